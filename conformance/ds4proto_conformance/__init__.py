@@ -1,0 +1,1 @@
+"""Is a ds4 peer right? Test cases, verdicts and reports."""

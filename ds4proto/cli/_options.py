@@ -1,0 +1,77 @@
+"""Option types and options that several commands share."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+__all__ = ["DURATION", "Duration", "json_option", "parse_duration"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_UNITS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+# Twelve digits are more than any wait needs and keep the arithmetic finite.
+_TEXT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})(ms|s|m|h|)")
+
+
+def parse_duration(text: str) -> float:
+    """Return a duration in seconds from ``20``, ``20s``, ``500ms``, ``10m`` or ``2h``.
+
+    Raises
+    ------
+    ValueError
+        The text is no duration.
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no duration: expected a number of seconds or a number "
+            f"with ms, s, m or h, such as 20, 20s, 500ms, 10m"
+        )
+    number, unit = match.groups()
+    return float(number) * _UNITS[unit]
+
+
+class Duration(click.ParamType):
+    """A duration on the command line; the value is a float in seconds.
+
+    Parameters
+    ----------
+    zero : bool
+        Whether a duration of zero is allowed.
+    """
+
+    name = "duration"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self.zero = zero
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return seconds from a text, or take a number (a default) as it is."""
+        try:
+            seconds = (
+                float(value)
+                if isinstance(value, int | float)
+                else parse_duration(value)
+            )
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds == 0 and not self.zero:
+            self.fail(f"{value!r}: expected more than zero", param, ctx)
+        return seconds
+
+
+DURATION: Final = Duration()
+
+
+def json_option(function: _Function) -> _Function:
+    """Add the flag ``--json``, passed on as the keyword ``as_json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Write JSON instead of text."
+    )(function)

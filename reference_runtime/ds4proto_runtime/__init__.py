@@ -1,0 +1,1 @@
+"""A working ds4 peer on torch: engines, pipeline and tensor parallelism."""
