@@ -4,8 +4,7 @@
 what ends the command                 status  what the user reads
 ====================================  ======  =====================================
 the command returns an ``int``        that    what the command printed
-an error of ours with ``exit_code``   that    its text
-a ``ValueError`` that we define       1       its text
+an error class that we define         its*    its text
 wrong options, a missing extra        2       what is wrong, and the way to help
 a file that cannot be opened          2       its name and the reason
 a peer that is gone or late           3       what the system says
@@ -13,6 +12,8 @@ Ctrl-C                                130     "interrupted"
 the reader of stdout has gone         141     nothing
 anything else, which is our mistake   1       that it is internal, how to report it
 ====================================  ======  =====================================
+
+(*) the ``exit_code`` of the class; 1 where it has none.
 """
 
 import os
@@ -21,13 +22,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
-from select import POLLERR, POLLHUP
 from typing import Any, Final
 
 import click
 
 from ds4proto.cli._output import printable
-from ds4proto.errors import ExitCode
+from ds4proto.errors import Ds4ProtoError, ExitCode
 
 __all__ = ["PLAIN_WIDTH", "TRACEBACK_VARIABLE", "run_command"]
 
@@ -128,13 +128,12 @@ def _explain_system_error(error: OSError, name: str) -> int:
 
 
 def _documented_status(error: BaseException) -> int | None:
-    """Return the status of an error that one of our packages defines for its users."""
-    if type(error).__module__.partition(".")[0] not in _OUR_PACKAGES:
+    """Return the status of an error whose class one of our packages defines."""
+    ours = type(error).__module__.partition(".")[0] in _OUR_PACKAGES
+    if not ours and not isinstance(error, Ds4ProtoError):
         return None
-    status = getattr(error, "exit_code", None)
-    if isinstance(status, int):
-        return status
-    return ExitCode.FAILED if isinstance(error, ValueError) else None
+    status = getattr(error, "exit_code", ExitCode.FAILED)
+    return status if isinstance(status, int) else ExitCode.FAILED
 
 
 def _extra_of(module: str) -> str | None:
@@ -150,8 +149,9 @@ def _extra_of(module: str) -> str | None:
         head = requirement.strip().lower().replace("_", "-")
         if len(names) == 2 and head[: len(wanted)] == wanted:
             rest = head[len(wanted) :]
-            if not rest or rest[0] in "<>=!~[ ":
-                return names[1].strip(" \"'()")
+            extra = names[1].strip(" \"'()")
+            if (not rest or rest[0] in "<>=!~[ ") and extra != "dev":
+                return extra
     return None
 
 
@@ -176,7 +176,9 @@ def _pipe_is_broken() -> bool:
     try:
         watch = select.poll()
         watch.register(sys.stdout.fileno(), 0)
-        return any(seen & (POLLERR | POLLHUP) for _, seen in watch.poll(0))
+        return any(
+            seen & (select.POLLERR | select.POLLHUP) for _, seen in watch.poll(0)
+        )
     except (OSError, ValueError):
         return False
 

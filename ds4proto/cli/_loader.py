@@ -6,9 +6,10 @@ disk, and the help lines come from `ds4proto.cli._commands`.
 
 import difflib
 from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pkgutil import get_importer
 from typing import Any, Final
 
 import click
@@ -41,12 +42,21 @@ def module_exists(dotted: str) -> bool:
     spec: ModuleSpec | None = find_spec(top)
     name = top
     for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return False
         name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    # A bare folder left behind without code is found as a namespace: it runs nothing.
-    return spec is not None and spec.origin is not None
+        spec = _find_below(spec, name)
+    return spec is not None and spec.loader is not None
+
+
+def _find_below(parent: ModuleSpec | None, name: str) -> ModuleSpec | None:
+    """Find a submodule; `importlib.util.find_spec` would import the parent first."""
+    if parent is None or parent.loader is None:
+        return None  # absent, or a bare folder: it runs nothing
+    for folder in parent.submodule_search_locations or ():
+        finder = get_importer(folder)
+        spec = finder.find_spec(name, None) if finder is not None else None
+        if spec is not None:
+            return spec
+    return None
 
 
 class CommandGroup(click.Group):

@@ -2,9 +2,14 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    _FloatType = click.ParamType[float]
+else:
+    _FloatType = click.ParamType  # not generic in the oldest click that we accept
 
 __all__ = ["DURATION", "Duration", "json_option", "parse_duration"]
 
@@ -33,7 +38,7 @@ def parse_duration(text: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-class Duration(click.ParamType):
+class Duration(_FloatType):
     """A duration on the command line; the value is a float in seconds.
 
     Parameters
@@ -55,11 +60,8 @@ class Duration(click.ParamType):
     ) -> float:
         """Return seconds from a text, or take a number (a default) as it is."""
         try:
-            seconds = (
-                float(value)
-                if isinstance(value, int | float)
-                else parse_duration(value)
-            )
+            is_number = isinstance(value, int | float)
+            seconds = float(value) if is_number else parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if seconds == 0 and not self.zero:

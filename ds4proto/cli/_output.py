@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PLAIN_CONSOLE_WIDTH", "printable", "progress", "stderr", "stdout"]
-__all__ += ["write_json"]
+__all__ = [
+    "PLAIN_CONSOLE_WIDTH",
+    "printable",
+    "progress",
+    "stderr",
+    "stdout",
+    "write_json",
+]
 
 PLAIN_CONSOLE_WIDTH: Final = 100
 

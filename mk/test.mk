@@ -1,0 +1,3 @@
+.PHONY: test
+test: $(SETUP_STAMP) ## run the tests
+	$(VENV_PYTHON) -m pytest tests
