@@ -1,0 +1,60 @@
+"""The 8-bit byte both ways, without branches or tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ds4proto.codec.definition import NumericProfile
+from ds4proto.codec.kernels.compiler import bits_of_f32, f32_of_bits, kernel
+
+_W = np.uint32
+_F = np.float32
+
+
+def _encode(
+    bits: Any, codes: Any, tiny_sign: Any, positive_nan: Any, negative_nan: Any
+) -> None:
+    for i in range(bits.shape[0]):
+        b = bits[i]
+        magnitude = _W(b & _W(0x7FFFFFFF))
+        sign = _W(_W(b >> _W(31)) << _W(7))
+        clipped = min(magnitude, _W(0x43700000))
+        normal = _W(_W(_W(clipped + _W(0x80000)) >> _W(20)) - _W(960))
+        # The encoder's own sum, in f32: it makes the one double rounding as well.
+        small = f32_of_bits(min(magnitude, _W(0x3C7FFFFF)))
+        count = min(_W(np.int32(small * _F(512) + _F(0.5))), _W(7))
+        code = normal if magnitude >= _W(0x3C800000) else count
+        signed = sign if magnitude >= _W(0x00800000) else _W(sign & tiny_sign)
+        nan = negative_nan if sign != _W(0) else positive_nan
+        codes[i] = np.uint8(nan if magnitude > _W(0x7F800000) else _W(code | signed))
+
+
+def _decode(codes: Any, bits: Any) -> None:
+    for i in range(codes.shape[0]):
+        c = _W(codes[i])
+        sign = _W(_W(c >> _W(7)) << _W(31))
+        fields = min(_W(c & _W(0x7F)), _W(0x77))
+        moved = _W(fields << _W(20))
+        normal = _W(moved + _W(0x3C000000))
+        # m/512 = (1 + m/8) * 2^-6 - 2^-6, exactly, with no denormal operand.
+        small = f32_of_bits(_W(moved + _W(0x3C800000))) - _F(0.015625)
+        value = normal if fields >= _W(8) else bits_of_f32(small)
+        bits[i] = _W(value | sign)
+
+
+_encode_profile = kernel(_encode, "in:u32", "out:u8", "u32", "u32", "u32")
+decode = kernel(_decode, "in:u8", "out:u32")
+
+
+def encoder(profile: NumericProfile) -> Callable[[Any, Any], None]:
+    """Return the encoder of one numeric profile."""
+    tiny_sign = _W(0x80 if profile.signed_tiny else 0)
+    positive, negative = _W(profile.positive_nan), _W(profile.negative_nan)
+
+    def encode(bits: Any, codes: Any) -> None:
+        _encode_profile(bits, codes, tiny_sign, positive, negative)
+
+    return encode
