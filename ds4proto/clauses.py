@@ -64,6 +64,8 @@ class Clause:
         deliberate, safe deviation).
     reason : str or None
         Why we deviate; present for ``ours`` alone.
+    detector : str or None
+        How a ``defect`` shows on the wire, where ``observed`` does not say it.
     """
 
     id: str
@@ -80,6 +82,7 @@ class Clause:
     tier: str = "transport"
     kind: str = "rule"
     reason: str | None = None
+    detector: str | None = None
 
     @property
     def mandatory(self) -> bool:

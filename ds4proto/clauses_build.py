@@ -38,7 +38,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {"dialects": ["*"], "source": "", "observed
 LISTS: Final = frozenset({"role", "dialects"})
 REQUIRED: Final = ("id", "keyword", "text", "role", "evidence")
 KNOWN: Final = frozenset(f.name for f in fields(Clause)) - {"chapter"}
-PRIVATE: Final = re.compile(r"/work/|\bFR-\d+|\bissue\s*#?\d+", re.IGNORECASE)
+PRIVATE: Final = re.compile(r"/wor[k]/|\bFR-\d+|\bissue\s*#?\d+", re.IGNORECASE)
 """Words that name our workshop and not the protocol."""
 
 REGISTER_HEAD: Final = """\
@@ -126,7 +126,7 @@ def _clause_faults(clause: Clause, dialects: frozenset[str]) -> Iterator[str]:
     for role in sorted(set(clause.role) - ROLES):
         yield f"role {role!r} is not one of {', '.join(sorted(ROLES))}"
     strange = sorted(set(clause.dialects) - dialects - {"*"})
-    if strange and dialects:
+    if strange:
         yield (
             f"dialects {', '.join(strange)} are not known; expected *, "
             f"{', '.join(sorted(dialects))}"
@@ -229,7 +229,9 @@ def render_data(clauses: Sequence[Clause]) -> str:
 
 def known_dialects() -> frozenset[str]:
     """Return the dialect names of the schemas."""
-    return frozenset()
+    from ds4proto.schema.dialects import all_dialects
+
+    return frozenset(dialect.name for dialect in all_dialects())
 
 
 def _write_or_compare(path: Path, text: str, *, write: bool) -> list[str]:
