@@ -1,0 +1,121 @@
+"""DS4D RESULT: the answer to one WORK."""
+
+from __future__ import annotations
+
+from construct import Int32ub, this
+
+from ds4proto.schema.declare import Layout, Limit, Name, Payload, Records, Rule
+from ds4proto.schema.ds4d_common import FODELF, F, frame, number64
+from ds4proto.schema.ds4d_records import TELEMETRY
+from ds4proto.schema.ds4d_work import WIDTHS
+
+ACK, HIDDEN_STATE, LOGITS = 0, 1, 2
+RESULT_KINDS = (
+    Name(ACK, "ACK", "nothing but the acknowledgement"),
+    Name(HIDDEN_STATE, "HIDDEN_STATE", "hidden state of all tokens"),
+    Name(LOGITS, "LOGITS", "logits of the last token"),
+)
+
+RESULT = frame(
+    4,
+    Layout(
+        "RESULT",
+        "The answer to one WORK, with one telemetry record a hop.",
+        (
+            number64("request", "copied from WORK"),
+            number64("result_hash", "copied from WORK; 0 in errors"),
+            F("status", Int32ub, "0 ok, anything else an error"),
+            F(
+                "result_kind",
+                Int32ub,
+                "what the payload is",
+                enum=RESULT_KINDS,
+                limit=Limit(0, 2),
+                clause="DS4D-RESULT-09",
+            ),
+            F(
+                "telemetry_count",
+                Int32ub,
+                "telemetry records",
+                auto=lambda v: len(v["telemetry"]),
+            ),
+            F(
+                "telemetry_bytes",
+                Int32ub,
+                "size of the telemetry",
+                unit="bytes",
+                auto=lambda v: (
+                    len(v["telemetry"]) * sum(f.size for f in TELEMETRY.fields)
+                ),
+            ),
+            F(
+                "payload_bytes",
+                Int32ub,
+                "size of the payload",
+                unit="bytes",
+                auto=lambda v: len(v["payload"]),
+            ),
+            F(
+                "payload_bits",
+                Int32ub,
+                "width of one payload value",
+                unit="bits",
+            ),
+            F("draft_count", Int32ub, "draft tokens", dialects=FODELF, default=0),
+        ),
+        (
+            Records(
+                "telemetry",
+                this.telemetry_bytes,
+                "last hop first",
+                "DS4D-RESULT-04",
+                record=TELEMETRY,
+                count=this.telemetry_count,
+            ),
+            Payload(
+                "payload",
+                this.payload_bytes,
+                "hidden state, logits, or the text of an error",
+                "DS4D-RESULT-04",
+                shape="by result_kind",
+                bits=this.payload_bits,
+            ),
+        ),
+        (
+            Rule(
+                "DS4D-RESULT-07",
+                "payload_bits",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] != HIDDEN_STATE
+                    or v["payload_bits"] in WIDTHS
+                ),
+                "32, 16 or 8 for a hidden state",
+            ),
+            Rule(
+                "DS4D-RESULT-07",
+                "payload_bytes",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] == ACK
+                    or v["payload_bits"] not in WIDTHS
+                    or v["payload_bytes"] % (v["payload_bits"] // 8) == 0
+                ),
+                "a whole number of values",
+            ),
+            Rule(
+                "DS4D-RESULT-09",
+                "payload_bytes",
+                lambda v: (
+                    v["status"] != 0
+                    or (v["result_kind"] == ACK) == (v["payload_bytes"] == 0)
+                ),
+                "an empty payload in ACK, and in ACK only",
+            ),
+        ),
+        short_clause="DS4D-RESULT-03",
+        trailing_clause="DS4D-RESULT-04",
+    ),
+    ("worker",),
+    ("coordinator", "worker"),
+)

@@ -1,0 +1,398 @@
+"""DS4T control frames that a leader sends: commands."""
+
+from __future__ import annotations
+
+from construct import Bytes, Int32sl, Int32ul, Int64ul, this
+
+from ds4proto.schema.declare import REST, Layout, Limit, Name, Payload, Records, Rule
+from ds4proto.schema.dialects_ds4t import (
+    ANE,
+    BEFORE_V7,
+    SINCE_V7,
+    SINCE_V9,
+    SINCE_V10,
+    V15,
+)
+from ds4proto.schema.ds4t_common import (
+    LEADER,
+    WORKER,
+    F,
+    control,
+    count_of,
+    counts,
+    reserved,
+    session_id,
+    tokens,
+)
+
+_ITEM = Layout(
+    "ITEM",
+    "One session's token of a batch.",
+    (
+        session_id(clause="DS4T-BATCH-02"),
+        F("token", Int32sl, "token to decode"),
+        reserved(),
+    ),
+    short_clause="DS4T-BATCH-01",
+)
+
+
+def _token_command(name: str, doc: str, clause: str, low: int) -> Layout:
+    return Layout(
+        name,
+        doc,
+        (
+            session_id(SINCE_V7, clause),
+            count_of(
+                "count",
+                "tokens",
+                "tokens that follow",
+                low=low,
+                clause=clause,
+                dialects=SINCE_V7,
+            ),
+            reserved(dialects=SINCE_V7),
+        ),
+        (tokens("DS4T-CTRL-03"),),
+        (counts("DS4T-CTRL-03", "count", "tokens", SINCE_V7),),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    )
+
+
+SYNC = control(
+    1,
+    _token_command("SYNC", "Bring a session to this whole prefix.", "DS4T-SYNC-01", 1),
+    LEADER,
+    WORKER,
+)
+
+EVAL = control(
+    2,
+    Layout(
+        "EVAL",
+        "Decode one token.",
+        (
+            session_id(SINCE_V7, "DS4T-EVAL-01"),
+            F("seq", Int64ul, "eval counter of the leader, from 1"),
+            F("token", Int32sl, "token to decode"),
+            reserved("reserved", SINCE_V10, "DS4T-EVAL-02"),
+            reserved("reserved0", SINCE_V7 - SINCE_V10),
+            F("pad", Bytes(4), "padding", dialects=BEFORE_V7, default=bytes(4)),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+)
+
+REWIND = control(
+    3,
+    Layout(
+        "REWIND",
+        "Shorten a session; no answer.",
+        (
+            session_id(SINCE_V7),
+            F("position", Int32sl, "new length", unit="tokens"),
+            reserved(dialects=SINCE_V7 - ANE),
+            F("mode", Int32ul, "kind of rewind", dialects=ANE, default=0),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+)
+
+INVALIDATE = control(
+    4,
+    Layout(
+        "INVALIDATE",
+        "Drop the state of a session; no answer.",
+        (session_id(SINCE_V7),),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+)
+
+STOP = control(
+    5,
+    Layout(
+        "STOP",
+        "The end; no answer.",
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-STOP-01",
+    ),
+    LEADER,
+    WORKER,
+)
+
+VERIFY = control(
+    11,
+    _token_command("VERIFY", "Run a block of draft tokens.", "DS4T-VERIFY-01", 1),
+    LEADER,
+    WORKER,
+)
+
+VERIFY_COMMIT = control(
+    12,
+    Layout(
+        "VERIFY_COMMIT",
+        "The verdict on a draft block.",
+        (
+            F(
+                "mode",
+                Int32sl,
+                "0 roll back and replay, 1 keep all, 2 keep a prefix",
+                enum=(
+                    Name(0, "REPLAY", "roll back, then decode token_count drafts"),
+                    Name(1, "KEEP_ALL", "keep the whole block"),
+                    Name(2, "KEEP_PREFIX", "keep token_count tokens"),
+                ),
+                limit=Limit(0, 2),
+                clause="DS4T-VERIFY-10",
+            ),
+            F("token_count", Int32sl, "tokens replayed or kept", unit="tokens"),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+)
+
+SESSION_CREATE = control(
+    13,
+    Layout(
+        "SESSION_CREATE",
+        "Open a session with a context.",
+        (
+            session_id(),
+            F(
+                "ctx_size",
+                Int32sl,
+                "context of the session",
+                unit="tokens",
+                limit=Limit(1),
+                clause="DS4T-SESSION-02",
+            ),
+            reserved(),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V7,
+)
+
+SESSION_DESTROY = control(
+    14,
+    Layout(
+        "SESSION_DESTROY",
+        "Close a session.",
+        (session_id(),),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V7,
+)
+
+EVAL_BATCH = control(
+    15,
+    Layout(
+        "EVAL_BATCH",
+        "Decode one token in each of several sessions.",
+        (
+            count_of("count", "items", "items that follow", clause="DS4T-BATCH-01"),
+            reserved(),
+        ),
+        (
+            Records(
+                "items",
+                REST,
+                "one session and token each",
+                "DS4T-CTRL-03",
+                record=_ITEM,
+                count=this["count"],
+            ),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V7,
+)
+
+MIXED_BATCH = control(
+    16,
+    Layout(
+        "MIXED_BATCH",
+        "Prefill one session and decode in others.",
+        (
+            F(
+                "prefill_session_id",
+                Int64ul,
+                "session that prefills",
+                limit=Limit(1),
+                clause="DS4T-MIXED-01",
+            ),
+            count_of("prompt_count", "tokens", "prompt tokens", clause="DS4T-MIXED-01"),
+            count_of("item_count", "items", "decode items", clause="DS4T-MIXED-02"),
+        ),
+        (
+            tokens("DS4T-CTRL-03", this.prompt_count * 4),
+            Records(
+                "items",
+                REST,
+                "one session and token each",
+                "DS4T-CTRL-03",
+                record=_ITEM,
+                count=this.item_count,
+            ),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V7,
+)
+
+_IMAGE = Layout(
+    "IMAGE",
+    "One image's embedding rows.",
+    (
+        F("token_start", Int32ul, "first prompt position", unit="tokens"),
+        F(
+            "token_count",
+            Int32ul,
+            "rows",
+            unit="tokens",
+            limit=Limit(1),
+            clause="DS4T-MM-02",
+        ),
+        F("data_width", Int32ul, "values a row, n_embd", unit="values"),
+        F("width", Int32ul, "pixels", limit=Limit(1), clause="DS4T-MM-04"),
+        F("height", Int32ul, "pixels"),
+        F("content_width", Int32ul, "pixels without padding"),
+        F("content_height", Int32ul, "pixels without padding"),
+        F("fingerprint", Bytes(32), "identity of the picture", default=bytes(32)),
+    ),
+    (
+        Payload(
+            "rows",
+            this.token_count * this.data_width * 4,
+            "embedding rows",
+            "DS4T-MM-01",
+            shape="token_count x data_width",
+        ),
+    ),
+    short_clause="DS4T-MM-01",
+)
+
+SYNC_MULTIMODAL = control(
+    18,
+    Layout(
+        "SYNC_MULTIMODAL",
+        "SYNC with the embeddings of images.",
+        (
+            session_id(clause="DS4T-SYNC-01"),
+            count_of("token_count", "tokens", "prompt tokens", clause="DS4T-SYNC-01"),
+            count_of("image_count", "images", "images", low=0, clause="DS4T-MM-01"),
+        ),
+        (
+            tokens("DS4T-CTRL-03", this.token_count * 4),
+            Records(
+                "images",
+                REST,
+                "one record an image",
+                "DS4T-MM-01",
+                record=_IMAGE,
+                count=this.image_count,
+            ),
+        ),
+        (
+            Rule(
+                "DS4T-MM-05",
+                "images",
+                lambda v: all(
+                    a["token_start"] + a["token_count"] <= b["token_start"]
+                    for a, b in zip(v["images"], v["images"][1:], strict=False)
+                ),
+                "spans in order that do not overlap",
+            ),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V9,
+)
+
+GLM_MTP = control(
+    21,
+    Layout(
+        "GLM_MTP",
+        "One GLM speculative cycle.",
+        (
+            session_id(clause="DS4T-MTP-01"),
+            F("seq", Int64ul, "eval counter of the leader, from 1"),
+            F("token", Int32sl, "token to decode"),
+            F(
+                "limit",
+                Int32ul,
+                "tokens that may be accepted",
+                limit=Limit(1, 2),
+                clause="DS4T-MTP-02",
+            ),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    SINCE_V10,
+)
+
+RESTORE_PAYLOAD = control(
+    23,
+    Layout(
+        "RESTORE_PAYLOAD",
+        "A saved session follows as a raw stream.",
+        (
+            session_id(),
+            F("payload_bytes", Int64ul, "raw bytes that follow", unit="bytes"),
+        ),
+        short_clause="DS4T-CTRL-03",
+        trailing_clause="DS4T-CTRL-03",
+    ),
+    LEADER,
+    WORKER,
+    V15,
+    raw_follows=this.payload_bytes,
+)
+
+COMMANDS = (
+    SYNC,
+    EVAL,
+    REWIND,
+    INVALIDATE,
+    STOP,
+    VERIFY,
+    VERIFY_COMMIT,
+    SESSION_CREATE,
+    SESSION_DESTROY,
+    EVAL_BATCH,
+    MIXED_BATCH,
+    SYNC_MULTIMODAL,
+    GLM_MTP,
+    RESTORE_PAYLOAD,
+)
