@@ -129,7 +129,8 @@ def ocp_encode(bits: U32, *, overflow: str) -> U8:
         code[magnitude > INFINITY] = 0x7F
     elif overflow != "clip240":
         raise ValueError(f"unknown overflow rule {overflow!r}")
-    return (code | (bits >> 31 << 7)).astype(np.uint8)
+    signed: U8 = (code | (bits >> 31 << 7)).astype(np.uint8)
+    return signed
 
 
 _FOREIGN: Final = {
@@ -227,9 +228,9 @@ def _candidates(
     bits: U32, wire: Any, codec: str, profile: str
 ) -> tuple[Any, list[Any]]:
     if codec in ("f16", "bf16"):
-        observed = arrays.wire_in(codec, wire, bits.size * 2).view(np.uint16)
+        halves = arrays.wire_in(codec, wire, bits.size * 2).view(np.uint16)
         encode = f16_encode if codec == "f16" else bf16_encode
-        return observed, [encode(bits)]
+        return halves, [encode(bits)]
     if codec != "e4m3":
         raise CodecError(
             codec,

@@ -36,8 +36,8 @@ class Steps:
     decode
         ``decode(codes, bits)``.
     stream
-        ``stream(bits, out)``: copy patterns past the cache, or None. ``out`` starts
-        at a multiple of 64 bytes and both hold a multiple of 16 values.
+        ``stream(bits, out)``: copy patterns past the cache, or None. It does so only
+        where ``out`` starts at a multiple of 64 bytes.
     """
 
     encode: Callable[[U32, Codes], None]
@@ -192,9 +192,7 @@ def _decode(steps: Steps, codes: Codes, bits: U32, large: bool) -> None:
         return
     steps.decode(codes[:lead], bits[:lead])
     scratch = np.empty(CHUNK, dtype=np.uint32)
-    end = bits.size - (bits.size - lead) % 16
-    for start in range(lead, end, CHUNK):
-        stop = min(start + CHUNK, end)
+    for start in range(lead, bits.size, CHUNK):
+        stop = min(start + CHUNK, bits.size)
         steps.decode(codes[start:stop], scratch[: stop - start])
         steps.stream(scratch[: stop - start], bits[start:stop])
-    steps.decode(codes[end:], bits[end:])

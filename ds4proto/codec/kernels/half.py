@@ -14,6 +14,7 @@ from ds4proto.codec.kernels.compiler import (
     kernel,
 )
 
+_H = np.uint16
 _W = np.uint32
 
 
@@ -28,12 +29,11 @@ def _encode(bits: Any, codes: Any) -> None:
 
 def _decode(codes: Any, bits: Any) -> None:
     for i in range(codes.shape[0]):
-        w = _W(codes[i])
-        value = bits_of_f32(f32_of_half(codes[i]))
+        code = codes[i]
+        value = bits_of_f32(f32_of_half(code))
         # The instruction quiets a signalling NaN; the wire's decoder does not.
-        sign = _W(_W(w & _W(0x8000)) << _W(16))
-        nan = _W(_W(sign | _W(0x7F800000)) | _W(_W(w & _W(0x3FF)) << _W(13)))
-        bits[i] = nan if _W(w & _W(0x7FFF)) > _W(0x7C00) else value
+        signalling = _H(_H(code & _H(0x7FFF)) - _H(0x7C01)) < _H(0x1FF)
+        bits[i] = _W(value & _W(0xFFBFFFFF)) if signalling else value
 
 
 encode = kernel(_encode, "in:u32", "out:u16")

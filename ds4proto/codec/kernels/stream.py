@@ -10,10 +10,14 @@ from ds4proto.codec.kernels.compiler import kernel, stream_fence, stream_line
 
 
 def _copy(source: Any, target: Any) -> None:
-    # Lines of 64 bytes, 16 values each; the caller passes a line-aligned target.
-    start, end = source.ctypes.data, target.ctypes.data
-    for line in range(target.shape[0] // 16):
-        stream_line(np.uintp(start + line * 64), np.uintp(end + line * 64))
+    # Lines of 64 bytes, 16 values each. A store past the cache must be aligned, or
+    # the processor stops the program; so the few other values go the plain way.
+    begin, end = source.ctypes.data, target.ctypes.data
+    lines = 0 if end % 64 else target.shape[0] // 16
+    for line in range(lines):
+        stream_line(np.uintp(begin + line * 64), np.uintp(end + line * 64))
+    for i in range(lines * 16, target.shape[0]):
+        target[i] = source[i]
     stream_fence()
 
 
