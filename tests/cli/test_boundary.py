@@ -1,5 +1,6 @@
 """Every exception ends as a status and, at most, a few lines on stderr."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -145,35 +146,37 @@ sys.exit(run_command(click.Command("prog", callback=body), [], "prog"))
 
 def start(*lines: str) -> "subprocess.Popen[bytes]":
     body = "\n".join(f"    {line}" for line in lines)
+    # Unbuffered, every write would fail at once and no flush would be left to fail.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(body=body)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=env,
     )
+
+
+def leave(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
+    """Close the reading end, only then let the command go on, and see how it ends."""
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.close()
+    return process.wait(timeout=60), process.stderr.read()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_a_reader_that_leaves_ends_the_command_quietly(size: int) -> None:
-    with start(
-        "sys.stdin.read()",
-        f"sys.stdout.write('x' * {size})",
-        "sys.stdout.flush()",
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        err = process.stderr.read()
-        assert process.wait(timeout=60) == 141
-    assert err == b""
+    write = f"sys.stdout.write('x' * {size})"
+    with start("sys.stdin.read()", write, "sys.stdout.flush()") as process:
+        assert leave(process) == (141, b"")
 
 
 def test_a_reader_that_leaves_before_the_last_flush_is_seen_too() -> None:
     with start("sys.stdin.read()", "sys.stdout.write('x')") as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 141
+        assert leave(process) == (141, b"")
 
 
 def test_the_broken_pipe_of_a_peer_is_not_taken_for_a_closed_pager() -> None:
