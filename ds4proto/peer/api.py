@@ -1,4 +1,4 @@
-"""The names that every user of live endpoints shares: roles, channels, sessions, clocks.
+"""The names that all users of live endpoints share: roles, channels, sessions.
 
 Nothing here opens a socket. A test double that satisfies these protocols can stand in
 for a real connection anywhere in the library.
@@ -145,7 +145,7 @@ class Session(Protocol):
         ...
 
     def output(self) -> str:
-        """The last text that the peer's process printed, both streams."""
+        """Return the last text that the peer's process printed, both streams."""
         ...
 
     def pid(self) -> int | None:

@@ -15,8 +15,8 @@ _WHAT: dict[LossKind, str] = {
     "exited": "the peer's process ended",
 }
 _NEXT: dict[LossKind, str] = {
-    "closed": "look at the peer's log for a refusal; some refusals close without a reply",
-    "refused": "check that the peer is listening on this port and started in this role",
+    "closed": "look at the peer's log for a refusal; some close without a reply",
+    "refused": "check that the peer listens on this port, in this role",
     "reset": "the peer closed with unread bytes or crashed; look at its log",
     "timeout": "check that the peer is not waiting for us, or raise --time-scale",
     "unreachable": "check the host name, the route and the firewall",

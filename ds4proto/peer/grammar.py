@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ds4proto.peer.api import ROLES, Role
 from ds4proto.peer.errors import PeerSpecError
@@ -18,7 +19,7 @@ GRAMMAR = """\
 a peer is one of
   tcp:HOST:PORT           dial it                     tcp:127.0.0.1:5555
   listen:HOST:PORT        wait for it, 0 = any port   listen:[::1]:0
-  exec:COMMAND            start it                    exec:./ds4 --coordinator {host} {port}
+  exec:COMMAND            start it                    exec:./ds4 --listen {host} {port}
   reference:ROLE[:MUTANT] our own peer                reference:worker
   capture:FILE            judge a recording           capture:run.pcap
   codec:COMMAND           a codec shim on its stdin   codec:./shim
@@ -58,7 +59,7 @@ class Exec:
         return fill(self.argv, values)
 
     def ports(self) -> int:
-        """Return how many ports the command wants: the highest ``{portN}``, at least 1."""
+        """Return the highest ``{portN}`` of the command, at least 1."""
         return wanted_ports(self.argv)
 
 
@@ -95,14 +96,137 @@ def parse_peer(spec: str) -> PeerSpec:
     PeerSpecError
         Names the offending part and lists the grammar.
     """
-    raise NotImplementedError
+    if len(spec) > MAX_SPEC:
+        raise PeerSpecError(
+            f"the peer text has {len(spec)} characters, at most {MAX_SPEC} are read",
+            spec=spec[:40] + "...",
+        )
+    kind, colon, rest = spec.partition(":")
+    parser = _PARSERS.get(kind)
+    if not colon or parser is None:
+        kinds = ", ".join(f"{name}:" for name in _PARSERS)
+        raise PeerSpecError(
+            f"{kind!r} is not a kind of peer; expected one of {kinds}",
+            spec=spec,
+            end=len(kind),
+        )
+    return parser(_Text(spec, len(kind) + 1, len(spec)), rest)
 
 
 def fill(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Replace ``{host}``, ``{port}``, ``{port2}`` .. ``{port9}``; other braces stay."""
-    raise NotImplementedError
+    """Replace ``{host}``, ``{port}``, ``{port2}`` .. ``{port9}``; other braces stay.
+
+    Raises
+    ------
+    KeyError
+        A placeholder that `values` lacks.
+    """
+    return [_PLACEHOLDER.sub(lambda m: values[m[1]], word) for word in argv]
 
 
 def wanted_ports(argv: Sequence[str]) -> int:
     """Return the highest port number named in `argv`, at least 1."""
-    raise NotImplementedError
+    numbers = [m[2] for word in argv for m in _PLACEHOLDER.finditer(word)]
+    return max((int(n) for n in numbers if n), default=1)
+
+
+_PLACEHOLDER = re.compile(r"\{(host|port([2-9])?)\}")
+_MUTANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A part of the whole text, for pointing at it."""
+
+    spec: str
+    start: int
+    end: int
+
+    def refuse(self, message: str, start: int = 0, end: int | None = None) -> NoReturn:
+        last = self.end if end is None else self.start + end
+        raise PeerSpecError(message, spec=self.spec, start=self.start + start, end=last)
+
+
+def _host_port(text: _Text, rest: str, lowest: int) -> tuple[str, int]:
+    if rest.startswith("["):
+        host, bracket, tail = rest[1:].partition("]")
+        if not bracket:
+            text.refuse("the bracket of the IPv6 address is not closed")
+        at = len(host) + 2
+        if not tail.startswith(":"):
+            text.refuse("expected ':PORT' after the bracket", at)
+        port_at, port = at + 1, tail[1:]
+    else:
+        host, colon, port = rest.rpartition(":")
+        if not colon:
+            text.refuse("expected HOST:PORT")
+        if ":" in host:
+            text.refuse(
+                "an IPv6 address needs brackets, as in [::1]:5555", 0, len(host)
+            )
+        port_at = len(host) + 1
+    if not host or any(c.isspace() or not c.isprintable() for c in host):
+        text.refuse("expected a host name or address", 0, port_at - 1)
+    if not (port.isascii() and port.isdigit() and len(port) <= 5):
+        text.refuse("expected a decimal port number", port_at)
+    number = int(port)
+    if not lowest <= number <= 65535:
+        text.refuse(f"expected a port in {lowest}..65535", port_at)
+    return host, number
+
+
+def _tcp(text: _Text, rest: str) -> Tcp:
+    return Tcp(*_host_port(text, rest, 1))
+
+
+def _listen(text: _Text, rest: str) -> Listen:
+    return Listen(*_host_port(text, rest, 0))
+
+
+def _words(text: _Text, rest: str) -> tuple[str, ...]:
+    if "\0" in rest:
+        text.refuse("a command cannot hold a NUL character", rest.index("\0"))
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        text.refuse(f"the command cannot be split into words ({error})")
+    if not words or not words[0]:
+        text.refuse("expected a command")
+    return tuple(words)
+
+
+def _exec(text: _Text, rest: str) -> Exec:
+    return Exec(_words(text, rest))
+
+
+def _codec(text: _Text, rest: str) -> CodecCommand:
+    return CodecCommand(_words(text, rest))
+
+
+def _reference(text: _Text, rest: str) -> Reference:
+    name, colon, mutant = rest.partition(":")
+    for role in ROLES:
+        if role == name:
+            break
+    else:
+        roles = ", ".join(ROLES)
+        text.refuse(f"expected a role: {roles}", 0, len(name))
+    if colon and not _MUTANT.fullmatch(mutant):
+        text.refuse("expected a mutant's name", len(name) + 1)
+    return Reference(role, mutant if colon else None)
+
+
+def _capture(text: _Text, rest: str) -> Capture:
+    if not rest or "\0" in rest:
+        text.refuse("expected the path of a capture file")
+    return Capture(rest)
+
+
+_PARSERS: Mapping[str, Callable[[_Text, str], PeerSpec]] = {
+    "tcp": _tcp,
+    "listen": _listen,
+    "exec": _exec,
+    "reference": _reference,
+    "capture": _capture,
+    "codec": _codec,
+}
