@@ -19,6 +19,7 @@ from ds4proto.schema.declare import (
     Tail,
     Text,
     fields_of,
+    rest_of,
     tails_of,
 )
 from ds4proto.schema.fast import struct_of
@@ -73,7 +74,13 @@ def _layout(
         parts.append(form.pack(*fixed))
     for tail in tails:
         parts.extend(_tail(tail, known, dialect, prefix))
-    return parts
+    return [*parts, *_rest(layout, known)]
+
+
+def _rest(area: Layout | Blob, values: Mapping[str, Any]) -> list[Buf]:
+    """Return surplus bytes that a reader kept, so that nothing is lost."""
+    found = values.get(rest_of(area))
+    return [] if found is None else [found]
 
 
 def _defaults(tails: tuple[Tail, ...]) -> dict[str, Any]:
@@ -141,7 +148,7 @@ def _tail(
         parts: list[Buf] = []
         for part in tail.parts:
             parts.extend(_tail(part, values, dialect, prefix))
-        return parts
+        return [*parts, *_rest(tail, values)]
     value = values[tail.path]
     try:
         if isinstance(tail, Text):
@@ -158,6 +165,8 @@ def _tail(
             )
         ) from error
     if isinstance(tail, One):
+        if value is None:
+            return []
         return _layout(tail.record, value, dialect, path + ".")
     if isinstance(tail, Records):
         found: list[Buf] = []

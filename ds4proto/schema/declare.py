@@ -198,6 +198,7 @@ class Blob(Tail):
 
     parts: tuple[Tail, ...] = field(kw_only=True)
     trailing_clause: str = ""
+    empty_clause: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -327,11 +328,20 @@ def offsets_of(layout: Layout, dialect: str) -> Mapping[str, int]:
     return offsets
 
 
+def rest_of(area: Layout | Blob) -> str:
+    """Return the key under which surplus bytes of an area are kept."""
+    name = area.path if isinstance(area, Blob) else "body"
+    return f"{name}_rest"
+
+
 def clauses_of(layout: Layout) -> frozenset[str]:
     """Return the clause ids that a layout and its records cite."""
     found = {layout.short_clause, layout.trailing_clause}
     found.update(spec.clause for spec in layout.fields)
     found.update(rule.clause for rule in layout.rules)
+    for blob in layout.tails:
+        if isinstance(blob, Blob):
+            found.update((blob.clause, blob.trailing_clause, blob.empty_clause))
     for tail in walk_tails(layout.tails):
         found.add(tail.clause)
         if isinstance(tail, Records | One):

@@ -146,7 +146,7 @@ WORK = frame(
                 "hidden",
                 this.input_hc_bytes,
                 "hidden state of every token, row by row",
-                "DS4D-WORK-18",
+                "DS4D-WORK-02",
                 shape="n_tokens x H",
                 bits=this.input_hc_bits,
             ),
@@ -154,7 +154,8 @@ WORK = frame(
                 "route_blob",
                 this.route_bytes,
                 "the whole route and its return record",
-                "DS4D-ROUTE-15",
+                "DS4D-WORK-02",
+                empty_clause="DS4D-ROUTE-15",
                 trailing_clause="DS4D-ROUTE-14",
                 parts=(
                     Records(

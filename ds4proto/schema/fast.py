@@ -143,7 +143,7 @@ def read_fast(
     """
     values: dict[str, Any] = {}
     end = layout_reader(spec.body, dialect)(body, 0, len(body), values)
-    if end != len(body) and not spec.trailing:
+    if end != len(body):
         raise Odd
     return values, rule_checker(spec.body, dialect)(values)
 

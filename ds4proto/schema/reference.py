@@ -13,7 +13,6 @@ from typing import Any
 from ds4proto.schema.declare import (
     REST,
     Blob,
-    FieldSpec,
     FrameSpec,
     Ints,
     Layout,
@@ -25,8 +24,10 @@ from ds4proto.schema.declare import (
     fields_of,
     in_dialect,
     offsets_of,
+    rest_of,
     size_of,
     tails_of,
+    walk_tails,
 )
 from ds4proto.schema.problem import Problem
 
@@ -52,6 +53,7 @@ class Reader:
         self._spec = spec
         self._dialect = dialect
         self._base = base
+        self._starts: dict[str, int] = {}
         self.problems: list[Problem] = []
 
     def read(self, body: memoryview) -> dict[str, Any]:
@@ -61,7 +63,9 @@ class Reader:
             end = self._layout(
                 self._spec.body, body, 0, len(body), values, self._spec.name + "."
             )
-            if end < len(body) and not self._spec.trailing:
+            if end < len(body) and self._spec.trailing:
+                values[rest_of(self._spec.body)] = body[end:]
+            elif end < len(body):
                 clause = self._spec.body.trailing_clause or self._spec.body.short_clause
                 self._fail(
                     clause,
@@ -73,7 +77,15 @@ class Reader:
                 )
         except _Stop:
             return values
-        self._rules(self._spec.body, values, self._spec.name + ".", 0)
+        self.problems.extend(
+            broken(
+                self._spec.body,
+                values,
+                self._dialect,
+                self._spec.name + ".",
+                {path: at + self._base for path, at in self._starts.items()},
+            )
+        )
         return values
 
     def _fail(
@@ -102,6 +114,7 @@ class Reader:
         prefix: str,
     ) -> int:
         size = size_of(layout, self._dialect)
+        self._starts[prefix] = at
         for spec in fields_of(layout, self._dialect):
             if at + spec.size > end:
                 start = at
@@ -242,7 +255,7 @@ class Reader:
     ) -> None:
         if at == stop:
             self._fail(
-                blob.clause,
+                blob.empty_clause or blob.clause,
                 prefix + blob.path,
                 at,
                 f"a {blob.path} of at least one record",
@@ -251,11 +264,12 @@ class Reader:
                 fatal=False,
             )
             for part in blob.parts:
-                values[part.path] = [] if isinstance(part, Records) else {}
+                values[part.path] = [] if isinstance(part, Records) else None
             return
         for part in blob.parts:
             at = self._tail(part, body, at, stop, values, prefix, layout)
         if at < stop:
+            values[rest_of(blob)] = body[at:stop]
             self._fail(
                 blob.trailing_clause or blob.clause,
                 prefix + blob.path,
@@ -266,71 +280,69 @@ class Reader:
                 fatal=False,
             )
 
-    def _rules(
-        self, layout: Layout, values: Mapping[str, Any], prefix: str, at: int
-    ) -> None:
-        for found in broken(layout, values, self._dialect, prefix):
-            self.problems.append(
-                Problem(
-                    found.clause,
-                    found.path,
-                    None
-                    if found.frame_offset is None
-                    else found.frame_offset + at + self._base,
-                    None,
-                    found.expected,
-                    found.found,
-                    found.next_step,
-                )
-            )
-
 
 def broken(
-    layout: Layout, values: Mapping[str, Any], dialect: str, prefix: str
+    layout: Layout,
+    values: Mapping[str, Any],
+    dialect: str,
+    prefix: str,
+    starts: Mapping[str, int],
 ) -> Iterator[Problem]:
     """Yield the rules of ``layout`` that ``values`` break, records included.
 
-    Offsets are relative to the layout; a record's own fields have none, since a
-    record starts wherever the tails before it end.
+    ``starts`` gives the frame offset of each layout by the prefix of its paths;
+    without an entry a problem has no offset.
     """
+    start = starts.get(prefix)
     offsets = offsets_of(layout, dialect)
+
+    def place(path: str) -> int | None:
+        at = offsets.get(path)
+        return None if at is None or start is None else start + at
+
     for spec in fields_of(layout, dialect):
         value = values[spec.path]
         if spec.const is not None and value != spec.const:
-            yield _offence(spec, f"{spec.const:#x}", f"{value:#x}", prefix, offsets)
+            expected, found = f"{spec.const:#x}", f"{value:#x}"
         elif spec.limit is not None and not spec.limit.holds(value):
-            yield _offence(spec, str(spec.limit), str(value), prefix, offsets)
-    for tail in tails_of(layout, dialect):
-        parts = tail.parts if isinstance(tail, Blob) else (tail,)
-        for part in parts:
-            yield from _inside(part, values, dialect, prefix)
-    for rule in layout.rules:
-        if not in_dialect(rule.dialects, dialect):
+            expected, found = str(spec.limit), str(value)
+        else:
             continue
-        if not rule.test(values):
-            expected = rule.expected
-            text = expected if isinstance(expected, str) else expected(values)
+        where = place(spec.path)
+        yield Problem(spec.clause, prefix + spec.path, where, None, expected, found)
+    for tail in walk_tails(tails_of(layout, dialect)):
+        yield from _inside(tail, values, dialect, prefix, starts)
+    for rule in layout.rules:
+        if in_dialect(rule.dialects, dialect) and not rule.test(values):
+            expected_text = rule.expected
             yield Problem(
                 rule.clause,
                 prefix + rule.path,
-                offsets.get(rule.path),
+                place(rule.path),
                 None,
-                text,
+                expected_text
+                if isinstance(expected_text, str)
+                else expected_text(values),
                 shown(values.get(rule.path)),
                 rule.next_step,
             )
 
 
 def _inside(
-    tail: Tail, values: Mapping[str, Any], dialect: str, prefix: str
+    tail: Tail,
+    values: Mapping[str, Any],
+    dialect: str,
+    prefix: str,
+    starts: Mapping[str, int],
 ) -> Iterator[Problem]:
     value = values.get(tail.path)
     if isinstance(tail, Records) and value:
         for index, record in enumerate(value):
             where = f"{prefix}{tail.path}[{index}]."
-            yield from broken(tail.record, record, dialect, where)
+            yield from broken(tail.record, record, dialect, where, starts)
     elif isinstance(tail, One) and value:
-        yield from broken(tail.record, value, dialect, f"{prefix}{tail.path}.")
+        where = f"{prefix}{tail.path}."
+        yield from broken(tail.record, value, dialect, where, starts)
     elif isinstance(tail, Ints) and tail.limit is not None and value:
         for index, item in enumerate(value):
             if not tail.limit.holds(item):
@@ -339,17 +351,6 @@ def _inside(
                     tail.clause, where, None, None, str(tail.limit), str(item)
                 )
                 return
-
-
-def _offence(
-    spec: FieldSpec,
-    expected: str,
-    found: str,
-    prefix: str,
-    offsets: Mapping[str, int],
-) -> Problem:
-    at = offsets[spec.path]
-    return Problem(spec.clause, prefix + spec.path, at, None, expected, found)
 
 
 def shown(value: Any) -> str:
