@@ -311,6 +311,13 @@ class Listener:
         self._sock.close()
 
 
+def set_buffers(sock: socket.socket, size: int | None) -> None:
+    """Request send and receive buffers of `size` bytes; the kernel may round."""
+    if size is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
 def listen(
     host: str = "127.0.0.1",
     port: int = 0,
@@ -318,7 +325,7 @@ def listen(
     backlog: int = 64,
     allow_remote: bool = False,
     clock: Clock = SYSTEM_CLOCK,
-    receive_buffer: int | None = None,
+    buffers: int | None = None,
 ) -> Listener:
     """Listen on the first address of `host` that can be bound.
 
@@ -328,8 +335,8 @@ def listen(
         Port 0 lets the system choose; read `Listener.address`.
     allow_remote
         Needed for any address that is not loopback.
-    receive_buffer
-        Kernel receive buffer of the connections, bytes; None = the system's default.
+    buffers
+        Send and receive buffer of the connections, bytes; None = the system's choice.
 
     Raises
     ------
@@ -348,8 +355,7 @@ def listen(
         sock = socket.socket(family, kind, proto)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if receive_buffer is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            set_buffers(sock, buffers)  # connections inherit them
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(backlog)

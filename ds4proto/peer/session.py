@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ds4proto.peer.api import Address, Channel, ChannelName, Clock, Role
 from ds4proto.peer.channel import SocketChannel
@@ -19,29 +17,17 @@ from ds4proto.peer.connect import (
     RetryPolicy,
     dial,
     ds4t_dial,
-    free_ports,
     listen,
 )
-from ds4proto.peer.errors import PeerError, PeerLost, PeerSpecError
-from ds4proto.peer.grammar import (
-    Capture,
-    CodecCommand,
-    Exec,
-    Listen,
-    PeerSpec,
-    Reference,
-    Tcp,
-    fill,
-    parse_peer,
-    wanted_ports,
-)
-from ds4proto.peer.process import GRACE, PeerProcess, spawn
+from ds4proto.peer.endpoint import LOOPBACK, Endpoint, reach
+from ds4proto.peer.errors import PeerError, PeerLost
+from ds4proto.peer.grammar import parse_peer
+from ds4proto.peer.process import GRACE, PeerProcess
 from ds4proto.peer.recording import Recorder
-from ds4proto.peer.reference import reference_argv
 from ds4proto.peer.wiring import WIRING, Link
 
-LOOPBACK = "127.0.0.1"
-DS4T_DIAL_SECONDS = 30.0
+DS4T_DIAL_SECONDS: Final = 30.0
+"""How long we dial a tp-leader that somebody else started."""
 
 
 class PeerSession:
@@ -54,6 +40,7 @@ class PeerSession:
     def __init__(
         self,
         role: Role,
+        endpoint: Endpoint,
         *,
         deadline: float,
         time_scale: float = 1.0,
@@ -70,17 +57,25 @@ class PeerSession:
         self._allow_remote = allow_remote
         self._channels: dict[ChannelName, SocketChannel] = {}
         self._opened: list[SocketChannel] = []
-        self._listener: Listener | None = None
+        self._endpoint = endpoint
+        self._listener = endpoint.listener
+        self._peer = endpoint.address
         self._data_listener: Listener | None = None
-        self._peer: Address | None = None
-        self._stdio: socket.socket | None = None
-        self.process: PeerProcess | None = None
-        self.ports: tuple[int, ...] = ()
 
     @property
     def role(self) -> Role:
         """The role of the peer."""
         return self._role
+
+    @property
+    def process(self) -> PeerProcess | None:
+        """The peer's process, where we started it."""
+        return self._endpoint.process
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that stood for ``{port}``, ``{port2}`` .. in its command."""
+        return self._endpoint.ports
 
     @property
     def address(self) -> Address | None:
@@ -155,16 +150,9 @@ class PeerSession:
         """Close every connection, stop listening, end the process. Idempotent."""
         for channel in self._opened:
             channel.close()
-        for listener in (self._listener, self._data_listener):
-            if listener is not None:
-                listener.close()
-        if self._stdio is not None:
-            self._stdio.close()
-            self._stdio = None
-        if self.process is not None:
-            self.process.end(grace=grace)
-        if self._recorder is not None:
-            self._recorder.close()
+        if self._data_listener is not None:
+            self._data_listener.close()
+        self._endpoint.close(grace=grace)
 
     # -- making connections ---------------------------------------------------------
 
@@ -237,16 +225,16 @@ class PeerSession:
         return channel
 
     def _take_stdio(self, phase: str) -> SocketChannel:
-        if self._stdio is None:
+        sock, self._endpoint.stdio = self._endpoint.stdio, None
+        if sock is None:
             raise PeerError("the codec command has one pair of streams, already taken")
         channel = SocketChannel(
-            self._stdio,
+            sock,
             clock=self._clock,
             phase=phase,
             label=f"codec process {self.pid()}",
             output=self._tail,
         )
-        self._stdio = None
         self._opened.append(channel)
         return channel
 
@@ -300,108 +288,6 @@ class PeerSession:
         code = self.process.returncode if self.process is not None else None
         return "" if code is None else f"exit status {code}"
 
-    # -- how a peer is reached ------------------------------------------------------
-
-    def reach(
-        self,
-        peer: PeerSpec,
-        spec: str,
-        env: Mapping[str, str] | None,
-        cwd: str | os.PathLike[str] | None,
-    ) -> None:
-        """Listen, note the address, or start the process, as `peer` says."""
-        match peer:
-            case Capture():
-                raise PeerSpecError(
-                    "a recording has no live connections; it is judged passively",
-                    spec=spec,
-                )
-            case Tcp(host, port):
-                self._peer = (host, port)
-                self._need_tcp(spec)
-            case Listen(host, port):
-                self._need_listening(spec)
-                self._listen(host, port)
-            case CodecCommand(argv):
-                self._need_codec(spec, codec=True)
-                self._start(argv, spec, env, cwd)
-            case Exec(argv):
-                self._need_codec(spec, codec=False)
-                self._start(argv, spec, env, cwd)
-            case Reference(role):
-                if role != self._role:
-                    raise PeerSpecError(
-                        f"this is a {role}, wanted is a {self._role}",
-                        spec=spec,
-                        start=spec.index(":") + 1,
-                    )
-                self._start(reference_argv(peer, spec), spec, env, cwd)
-
-    def _need_tcp(self, spec: str) -> None:
-        if self._role == "codec" or self._role == "tp-worker":
-            raise PeerSpecError(
-                f"a {self._role} cannot be dialled; "
-                + ("use codec:" if self._role == "codec" else "use listen: or exec:"),
-                spec=spec,
-                end=3,
-            )
-
-    def _need_listening(self, spec: str) -> None:
-        if not self._wiring.tester_listens:
-            raise PeerSpecError(
-                f"a {self._role} does not dial; use tcp:HOST:PORT or exec:COMMAND",
-                spec=spec,
-                end=6,
-            )
-
-    def _need_codec(self, spec: str, *, codec: bool) -> None:
-        if codec != (self._role == "codec"):
-            use = "codec:COMMAND" if self._role == "codec" else "exec:COMMAND"
-            raise PeerSpecError(
-                f"a peer of role {self._role} is started with {use}", spec=spec, end=5
-            )
-
-    def _listen(self, host: str, port: int) -> None:
-        self._listener = listen(
-            host, port, allow_remote=self._allow_remote, clock=self._clock
-        )
-
-    def _start(
-        self,
-        argv: tuple[str, ...],
-        spec: str,
-        env: Mapping[str, str] | None,
-        cwd: str | os.PathLike[str] | None,
-    ) -> None:
-        theirs: socket.socket | None = None
-        wanted = wanted_ports(argv)
-        if self._role == "codec":
-            self._stdio, theirs = socket.socketpair()
-            self.ports = tuple(free_ports(wanted))
-        elif self._wiring.tester_listens:
-            self._listen(LOOPBACK, 0)
-            assert self._listener is not None
-            self.ports = (self._listener.address[1], *free_ports(wanted - 1))
-        else:
-            self.ports = tuple(free_ports(wanted))
-            self._peer = (LOOPBACK, self.ports[0])
-        values = {"host": LOOPBACK, "port": str(self.ports[0])}
-        for number, port in enumerate(self.ports[1:], 2):
-            values[f"port{number}"] = str(port)
-        try:
-            self.process = spawn(
-                fill(argv, values), clock=self._clock, stdio=theirs, env=env, cwd=cwd
-            )
-        except OSError as error:
-            raise PeerSpecError(
-                f"{argv[0]!r} cannot be started: {error.strerror or error}",
-                spec=spec,
-                start=spec.index(":") + 1,
-            ) from None
-        finally:
-            if theirs is not None:
-                theirs.close()
-
 
 @contextlib.contextmanager
 def open_peer(
@@ -453,9 +339,19 @@ def open_peer(
     ...     control = peer.channel("control")
     """
     peer = parse_peer(spec)
-    recorder = record if isinstance(record, Recorder | None) else Recorder(Path(record))
+    own = None if isinstance(record, Recorder | None) else Recorder(record)
+    recorder = record if isinstance(record, Recorder | None) else own
+    try:
+        endpoint = reach(
+            peer, spec, role, clock=clock, allow_remote=allow_remote, env=env, cwd=cwd
+        )
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
     session = PeerSession(
         role,
+        endpoint,
         deadline=deadline,
         time_scale=time_scale,
         clock=clock,
@@ -463,10 +359,11 @@ def open_peer(
         allow_remote=allow_remote,
     )
     try:
-        session.reach(peer, spec, env, cwd)
         yield session
     finally:
         session.close(grace=grace)
+        if own is not None:
+            own.close()
 
 
 def _check(session: PeerSession) -> Channel:
