@@ -1,0 +1,320 @@
+"""One TCP stream: both directions, how it opens, closes, and is told from the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ds4proto.pcap import headers as h
+from ds4proto.pcap.types import Endpoint
+from ds4proto.trace.tcp_events import (
+    SMALL_SEGMENT,
+    Closed,
+    End,
+    Opened,
+    StreamStats,
+)
+from ds4proto.trace.tcp_half import (
+    SEQ_MASK,
+    WINDOW,
+    Context,
+    Half,
+    Piece,
+    signed,
+)
+from ds4proto.trace.tcp_rows import Rows, in_order, move
+
+RTT_SAMPLE = 32
+"""Segments of each run that are looked at for the round-trip time."""
+DELAYED_ACK_NS = (35_000_000, 250_000_000)
+"""How long delayed acknowledgements wait: 40 ms on Linux, up to 200 ms elsewhere."""
+GOES_ON_NS = 5_000_000
+_CAREFUL = 16  # rows taken one by one before order is looked for again
+_FIRST_LOOK = 128  # rows looked at after something unusual; grows when all is well
+
+
+class Stream:
+    """A conversation between two endpoints, from its first packet to its last."""
+
+    __slots__ = (
+        "_context", "_turns", "ends", "first", "halves", "key", "last", "number",
+        "opened", "rtt_ns", "syn_seen", "syn_time",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        ends: tuple[Endpoint, Endpoint],
+        context: Context,
+        *,
+        turns: bool,
+    ) -> None:
+        self.number = number
+        self.ends = ends
+        self._context = context
+        self._turns = turns
+        self.halves = (Half(context), Half(context))
+        self.opened = False
+        self.syn_seen = False
+        self.first = (0, 0)
+        self.last = (0, 0)
+        self.rtt_ns: int | None = None
+        self.syn_time: list[int | None] = [None, None]
+        self._name(0)
+
+    def _name(self, opener: int) -> None:
+        for side, half in enumerate(self.halves):
+            half.stream = self.number
+            half.direction = "a>b" if side == opener else "b>a"
+
+    @property
+    def opener(self) -> int:
+        """Side that is called `a`."""
+        return 0 if self.halves[0].direction == "a>b" else 1
+
+    def stats(self) -> StreamStats:
+        """Return the counts so far."""
+        a = self.opener
+        return StreamStats(
+            self.number,
+            self.ends[a],
+            self.ends[1 - a],
+            self.first[0],
+            self.last[0],
+            self.first[1],
+            self.last[1],
+            self.syn_seen,
+            self.rtt_ns,
+            self.halves[a].stats,
+            self.halves[1 - a].stats,
+        )
+
+    def feed(self, rows: Rows, start: int) -> tuple[Rows, int]:
+        """Take rows from `start` on.
+
+        Returns the rows, less those found to be duplicates, and the first row that
+        was not taken because it may be another stream's.
+        """
+        k = int(np.searchsorted(rows.special, start))
+        end = len(rows)
+        for place in rows.special[k:].tolist():
+            if place > start and rows.flags[place] & h.SYN:
+                end = place
+                break
+        if self.first == (0, 0):
+            self.first = (int(rows.packet[start]), int(rows.time_ns[start]))
+        rows, taken = self._chunk(rows, start, end)
+        self._count(rows, start, taken)
+        return rows, taken
+
+    def belongs(self, rows: Rows, place: int) -> bool:
+        """Tell whether a SYN belongs to this stream, or starts a new one."""
+        side, seq = int(rows.side[place]), int(rows.seq[place])
+        half, other = self.halves[side], self.halves[1 - side]
+        if half.isn is not None:
+            return half.isn == seq
+        if half.started:  # data came first: fine if it began right behind this SYN
+            begin = half.next_seq - half.next_offset
+            return (begin - seq - 1) & SEQ_MASK == 0
+        if rows.flags[place] & h.ACK:
+            if other.isn is None:
+                return True
+            return 0 <= signed(int(rows.ack[place]) - other.isn - 1) <= WINDOW
+        simultaneous = other.isn is not None and other.next_offset == 0
+        return simultaneous or not self.opened
+
+    def end(self) -> None:
+        """Flush both directions and report the end, if there was a beginning."""
+        for half in self.halves:
+            half.flush()
+        if self.opened:
+            self._context.emit(End(self.number, self.stats()))
+
+    def _chunk(self, rows: Rows, start: int, end: int) -> tuple[Rows, int]:
+        context, halves = self._context, self.halves
+        look = end - start
+        place = start
+        searched = False
+        while place < end:
+            if not (halves[0].waiting or halves[1].waiting):
+                limit = min(end, place + look)
+                stop, found = in_order(rows, halves, place, limit)
+                if stop > place:
+                    self._open_at_payload(rows, place, stop)
+                    self._round_trip(rows, place, min(stop, place + RTT_SAMPLE))
+                    move(rows, halves, found, context, turns=self._turns)
+                    place = stop
+                if stop == limit:
+                    look *= 4
+                    continue
+                look = _FIRST_LOOK
+            if not searched:
+                searched = True
+                rows, dropped = rows.without_duplicates(place, end)
+                if dropped:
+                    self._drop(dropped)
+                    end -= len(dropped)
+                    look = end - start
+                    continue
+            until = min(end, place + _CAREFUL)
+            while place < until:
+                if self._one(rows, place):
+                    return rows, place
+                place += 1
+                if not (halves[0].waiting or halves[1].waiting):
+                    break
+        return rows, end
+
+    def _drop(self, dropped: list[tuple[int, int]]) -> None:
+        """Count packets that the capture saw twice."""
+        for side, length in dropped:
+            stats = self.halves[side].stats
+            stats.segments += 1
+            stats.duplicate_packets += 1
+            stats.payload_bytes += length
+            stats.retransmitted_bytes += length
+            stats.data_segments += length > 0
+            stats.small_segments += 0 < length < SMALL_SEGMENT
+
+    def _one(self, rows: Rows, place: int) -> bool:
+        """Take one segment; True where it must open a new stream instead."""
+        side = int(rows.side[place])
+        seq, flags = int(rows.seq[place]), int(rows.flags[place])
+        length, time_ns = int(rows.length[place]), int(rows.time_ns[place])
+        packet = int(rows.packet[place])
+        half, other = self.halves[side], self.halves[1 - side]
+        self._context.row = packet
+        if flags & h.SYN:
+            self._syn(side, seq, int(rows.ack[place]), flags, packet, time_ns)
+            seq = (seq + 1) & SEQ_MASK
+        if length and half.strays(seq, length):
+            return True
+        if flags & h.ACK:
+            other.peer_ack = int(rows.ack[place])
+        if length:
+            self._open(side, packet, time_ns, syn=False)
+            at = int(rows.position[place])
+            view = rows.view[at : at + int(rows.caplen[place])]
+            half.accept(seq, Piece(0, length, view, packet, time_ns))
+        elif not flags & (h.SYN | h.FIN | h.RST):
+            half.probe(seq, packet, time_ns)
+        if flags & h.FIN:
+            self._open(side, packet, time_ns, syn=False)
+            half.finish_at((seq + length) & SEQ_MASK, packet, time_ns)
+        if flags & h.RST:
+            self._reset(half, seq, packet, time_ns)
+        for one in self.halves:
+            if one.waiting:
+                one.look_at_hole(time_ns)
+        return False
+
+    def _syn(
+        self, side: int, seq: int, ack: int, flags: int, packet: int, time_ns: int
+    ) -> None:
+        half, other = self.halves[side], self.halves[1 - side]
+        half.stats.syn = True
+        half.isn = seq
+        if not half.started:
+            half.start(seq + 1)
+        if self.syn_time[side] is None:
+            self.syn_time[side] = time_ns
+        sent = self.syn_time[1 - side]
+        answers = bool(flags & h.ACK)
+        if (
+            answers
+            and sent is not None
+            and other.isn is not None
+            and ack == (other.isn + 1 + other.next_offset) & SEQ_MASK
+        ):
+            self._rtt(time_ns - sent)
+        self._open(1 - side if answers else side, packet, time_ns, syn=True)
+
+    def _reset(self, half: Half, seq: int, packet: int, time_ns: int) -> None:
+        if half.stats.rst or not self.opened:
+            return
+        if half.started and abs(signed(seq - half.next_seq)) > WINDOW:
+            return  # not from this conversation
+        half.stats.rst = True
+        half.flush()
+        self._context.emit(Closed(self.number, half.direction, "rst", time_ns, packet))
+
+    def _open(self, opener: int, packet: int, time_ns: int, *, syn: bool) -> None:
+        if self.opened:
+            return
+        self.opened = True
+        self.syn_seen = syn
+        self._name(opener)
+        self._context.emit(
+            Opened(
+                self.number, self.ends[opener], self.ends[1 - opener], time_ns, packet,
+                syn,
+            )
+        )  # fmt: skip
+
+    def _open_at_payload(self, rows: Rows, start: int, stop: int) -> None:
+        if self.opened:
+            return
+        payload = np.flatnonzero(rows.length[start:stop])
+        if payload.size:
+            place = start + int(payload[0])
+            packet = int(rows.packet[place])
+            self._context.row = packet
+            self._open(
+                int(rows.side[place]), packet, int(rows.time_ns[place]), syn=False
+            )
+
+    def _rtt(self, span: int) -> None:
+        if span >= 0 and (self.rtt_ns is None or span < self.rtt_ns):
+            self.rtt_ns = span
+
+    def _round_trip(self, rows: Rows, start: int, stop: int) -> None:
+        """Time answers that acknowledge exactly the end of a segment."""
+        part = slice(start, stop)
+        open_end: list[int] = [-1, -1]
+        sent = [0, 0]
+        for side, seq, ack, length, time_ns in zip(
+            rows.side[part].tolist(), rows.seq[part].tolist(),
+            rows.ack[part].tolist(), rows.length[part].tolist(),
+            rows.time_ns[part].tolist(), strict=True,
+        ):  # fmt: skip
+            if ack == open_end[1 - side]:
+                self._rtt(time_ns - sent[1 - side])
+                open_end[1 - side] = -1
+            if length:
+                open_end[side] = (seq + length) & SEQ_MASK
+                sent[side] = time_ns
+
+    def _count(self, rows: Rows, start: int, end: int) -> None:
+        """Count what does not depend on the order of segments."""
+        if end == start:
+            return
+        self.last = (int(rows.packet[end - 1]), int(rows.time_ns[end - 1]))
+        length, side_of = rows.length[start:end], rows.side[start:end]
+        for side, half in enumerate(self.halves):
+            mine = length[side_of == side]
+            stats = half.stats
+            stats.segments += int(mine.size)
+            data = int(np.count_nonzero(mine))
+            stats.data_segments += data
+            stats.small_segments += int(np.count_nonzero(mine < SMALL_SEGMENT)) - (
+                int(mine.size) - data
+            )
+            stats.payload_bytes += int(mine.sum())
+        self._pauses(rows, start, end)
+
+    def _pauses(self, rows: Rows, start: int, end: int) -> None:
+        """Find senders that waited for a delayed bare ACK and then went on."""
+        time_ns = rows.time_ns[start:end]
+        waited = time_ns[1:] - time_ns[:-1]
+        shortest, longest = DELAYED_ACK_NS
+        for k in np.flatnonzero((waited >= shortest) & (waited <= longest)).tolist():
+            sent, bare, resumed = start + k, start + k + 1, start + k + 2
+            if (
+                resumed < end
+                and rows.length[sent]
+                and not rows.length[bare]
+                and rows.length[resumed]
+                and rows.flags[bare] == h.ACK
+                and rows.side[sent] == rows.side[resumed] != rows.side[bare]
+                and waited[k + 1] <= GOES_ON_NS
+            ):
+                self.halves[int(rows.side[sent])].stats.delayed_ack_pauses += 1
