@@ -7,7 +7,7 @@ proven equal to it bit by bit. Importing this package loads neither numpy nor nu
 
 from ds4proto.codec.base import PROFILES, Codec, CodecError
 from ds4proto.codec.registry import get, names
-from ds4proto.codec.token_hash import TokenHash, token_hash
+from ds4proto.codec.token_hash import TokenHash
 from ds4proto.codec.widths import ACTIVATION_BITS, activation_codec
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "activation_codec",
     "get",
     "names",
-    "token_hash",
 ]

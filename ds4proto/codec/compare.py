@@ -154,7 +154,7 @@ class Difference:
     count, total
         Inputs that differ, inputs compared.
     looks_like
-        Another cast that gives all observed codes, if one is known.
+        Other casts that give all observed codes, if any is known.
     """
 
     codec: str
@@ -261,13 +261,16 @@ def _recognise(bits: U32, observed: Any, codec: str) -> str | None:
         if np.array_equal(observed, f16_encode(bits)):
             return "IEEE half, the main line's 16 bit"
         return _swapped(observed, bf16_encode(bits))
-    for name, profile in E4M3_PROFILES.items():
-        if np.array_equal(observed, e4m3_encode(bits, profile)):
-            return f"the {name} profile"
-    for name, overflow in _FOREIGN.items():
-        if np.array_equal(observed, ocp_encode(bits, overflow=overflow)):
-            return name
-    return None
+    fitting = [
+        f"the {name} profile"
+        for name, profile in E4M3_PROFILES.items()
+        if np.array_equal(observed, e4m3_encode(bits, profile))
+    ] or [
+        name
+        for name, overflow in _FOREIGN.items()
+        if np.array_equal(observed, ocp_encode(bits, overflow=overflow))
+    ]
+    return " or ".join(fitting) or None
 
 
 def _swapped(observed: Any, expected: Any) -> str | None:

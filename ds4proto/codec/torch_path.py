@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ds4proto.codec.arrays import wire_in
 from ds4proto.codec.base import Codec, CodecError
 
 
@@ -61,6 +62,8 @@ def decode(codec: Codec, wire: Any, out: Any, *, values: int, rows: int) -> Any:
     """Decode a ``uint8`` tensor to a float32 tensor on the same device."""
     torch: Any = sys.modules["torch"]
     source = _host(codec.name, "wire", wire, "uint8")
+    # Nothing is allocated for a count that the wire does not bear out.
+    wire_in(codec.name, source, codec.wire_bytes(values, rows))
     if out is None:
         out = torch.empty(values, dtype=torch.float32)
     target = _host(codec.name, "out", out, "float32")
