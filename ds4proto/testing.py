@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ds4proto.peer.api import Channel, Clock, Poller
+from ds4proto.peer.api import Buf, Channel, Clock, Poller
 from ds4proto.peer.channel import SocketChannel
 from ds4proto.peer.clock import SYSTEM_CLOCK
 from ds4proto.peer.connect import listen, set_buffers
@@ -250,7 +250,7 @@ def _lost(kind: str, act: Callable[[], object], promise: str) -> PeerLost:
 
 
 def _check_order(a: Channel, b: Channel) -> None:
-    parts = [b"one", bytearray(b""), memoryview(b"two"), b"three"]
+    parts: list[Buf] = [b"one", bytearray(b""), memoryview(b"two"), b"three"]
     a.send(parts, deadline=_soon())
     b.send([b"back"], deadline=_soon())
     got = bytearray(11)
@@ -262,7 +262,8 @@ def _check_order(a: Channel, b: Channel) -> None:
     _require((a.sent, a.received) == (11, 4), "bytes are counted")
     _require((b.sent, b.received) == (4, 11), "bytes are counted")
     wide = array.array("I", range(6))
-    a.send([memoryview(wide)], deadline=_soon())
+    view: Any = memoryview(wide)
+    a.send([view], deadline=_soon())
     exact = bytearray(len(wide) * wide.itemsize)
     b.recv_exact(exact, deadline=_soon())
     _require(exact == wide.tobytes(), "views of wider items are sent as bytes")
@@ -295,8 +296,8 @@ def _check_deadlines(a: Channel, b: Channel) -> None:
     _require(error.partial == 2, "the error counts what came")
     b.send([b"z"], deadline=_soon())
     one = bytearray(4)
-    assert a.recv_into(one, deadline=_soon()) == 1, (
-        "a channel outlives a missed deadline"
+    _require(
+        a.recv_into(one, deadline=_soon()) == 1, "a channel outlives a missed deadline"
     )
 
 
@@ -316,8 +317,8 @@ def _check_half_close(a: Channel, b: Channel) -> None:
         b.recv_into(got, deadline=_soon()) == 4, "bytes before a half-close arrive"
     )
     for _ in range(2):
-        assert b.recv_into(got, deadline=_soon()) == 0, (
-            "then the stream ends, and stays"
+        _require(
+            b.recv_into(got, deadline=_soon()) == 0, "then the stream ends, and stays"
         )
     b.send([b"still"], deadline=_soon())
     _require(a.recv_into(got, deadline=_soon()) == 5, "the other direction stays open")

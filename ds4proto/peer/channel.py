@@ -229,7 +229,7 @@ class SocketChannel:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         self._sock.close()
         if self.tap is not None:
-            self.tap.closed(reset=reset)
+            self.tap.closed(reset=reset, by_us=True)
 
     def alive(self) -> bool:
         """Whether the peer has neither ended its stream nor reset the connection."""
@@ -306,7 +306,7 @@ class SocketChannel:
     def _fail(self, error: OSError, partial: int) -> NoReturn:
         kind = loss_kind(error)
         if kind == "reset" and self.tap is not None:
-            self.tap.closed(reset=True)
+            self.tap.closed(reset=True, by_us=False)
         self._lose(kind, partial, None, error.strerror or str(error))
 
     def _lose(

@@ -217,12 +217,11 @@ def _resolve(host: str, port: int, deadline: float, clock: Clock) -> _Resolved:
 
 
 def _lookup(host: str, port: int) -> _Resolved:
-    return [
-        (int(family), int(kind), proto, name, address)
-        for family, kind, proto, name, address in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )
-    ]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or over 63 bytes
+        raise OSError(errno.EINVAL, f"not a host name: {error}") from None
+    return [(int(f), int(k), proto, name, addr) for f, k, proto, name, addr in found]
 
 
 def _is_address(host: str) -> bool:

@@ -1,7 +1,7 @@
 """Recording what crosses the channels to a pcapng file, as if captured on the wire.
 
-Packets are made up (addresses and ports are real, sequence numbers start at a fixed
-value), bytes and their order are not. The writer is the one of `ds4proto.pcap`.
+Packets are made up: addresses and ports are real, sequence numbers and segment borders
+are not. The bytes, their order, and the ends and resets of connections are.
 """
 
 from __future__ import annotations
@@ -10,52 +10,32 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Final, Literal
 
+from ds4proto.pcap import Endpoint, PcapngWriter, TcpConversation
 from ds4proto.peer.api import Address, Buf
 from ds4proto.peer.tap import Tap
 
-
-class Conversation(Protocol):
-    """One TCP connection as a capture writer takes it."""
-
-    def data(self, from_opener: bool, data: Buf, time_ns: int) -> None:
-        """Add bytes of one direction."""
-        ...
-
-    def end(self, from_opener: bool, time_ns: int) -> None:
-        """Add a FIN of one direction."""
-        ...
-
-    def reset(self, from_opener: bool, time_ns: int) -> None:
-        """Add a RST."""
-        ...
-
-
-class Writer(Protocol):
-    """What a recorder needs of a capture writer."""
-
-    def conversation(
-        self, opener: Address, listener: Address, *, name: str, time_ns: int
-    ) -> Conversation:
-        """Begin a connection that `opener` dialled."""
-        ...
-
-    def close(self) -> None:
-        """Finish the file."""
-        ...
+_ISN_STEP: Final = 1 << 24
+"""Between the initial numbers of connections, so that a reused port pair shows."""
 
 
 class Recorder:
-    """Writes every byte of the channels it is given to one capture.
+    """Writes every byte of the channels it is given to one pcapng file.
 
     Parameters
     ----------
     target
-        Path of a pcapng file to make, or a writer.
+        Path or binary stream; each packet is written at once, so that a run that is
+        broken off leaves a readable file.
     time_ns
         Wall clock for packet times, nanoseconds since the epoch.
+
+    Raises
+    ------
+    ds4proto.pcap.CaptureWriteError
+        Here, or out of the channel that is being recorded, if the file cannot be
+        written.
 
     Notes
     -----
@@ -64,39 +44,50 @@ class Recorder:
 
     def __init__(
         self,
-        target: str | os.PathLike[str] | Writer,
+        target: str | os.PathLike[str] | BinaryIO,
         *,
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        if isinstance(target, str | os.PathLike):
-            target = _pcapng(Path(target))
-        self._writer: Writer | None = target
+        self._writer = PcapngWriter(target)
         self._time_ns = time_ns
         self._lock = threading.Lock()
+        self._open = True
+        self._count = 0
 
-    def connection(
-        self, local: Address, remote: Address, *, opened_by_us: bool, name: str = ""
-    ) -> Tap:
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connection(self, local: Address, remote: Address, *, opened_by_us: bool) -> Tap:
         """Begin recording one connection; give the result to its channel."""
-        opener, listener = (local, remote) if opened_by_us else (remote, local)
+        ends = (local, remote) if opened_by_us else (remote, local)
         with self._lock:
-            if self._writer is None:
+            if not self._open:
                 raise ValueError("the recorder is closed")
-            conversation = self._writer.conversation(
-                opener, listener, name=name, time_ns=self._time_ns()
+            isn = self._count * _ISN_STEP
+            self._count += 1
+            conversation = TcpConversation(
+                self._writer,
+                Endpoint(*ends[0]),
+                Endpoint(*ends[1]),
+                isn_a=isn + 1000,
+                isn_b=isn + 2000,
             )
+            conversation.open(self._time_ns())
         return _Tap(self, conversation, opened_by_us)
 
     def close(self) -> None:
-        """Finish the file. Idempotent; bytes that come later are dropped."""
+        """Finish the file. Idempotent; what crosses later is not recorded."""
         with self._lock:
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+            self._open = False
+            self._writer.close()
 
-    def _write(self, act: Callable[[int], None]) -> None:
+    def write(self, act: Callable[[int], None]) -> None:
+        """Run `act` with the time of now, alone; nothing happens after `close`."""
         with self._lock:
-            if self._writer is not None:
+            if self._open:
                 act(self._time_ns())
 
 
@@ -104,44 +95,40 @@ class _Tap:
     """A connection being recorded. Buffers are written during the call."""
 
     def __init__(
-        self, recorder: Recorder, conversation: Conversation, us: bool
+        self, recorder: Recorder, conversation: TcpConversation, opened_by_us: bool
     ) -> None:
         self._recorder = recorder
         self._to = conversation
-        self._us = us
-        self._ended = {True: False, False: False}
+        self._out: Literal["a>b", "b>a"] = "a>b" if opened_by_us else "b>a"
+        self._in: Literal["a>b", "b>a"] = "b>a" if opened_by_us else "a>b"
+        self._ended: set[str] = set()
         self._gone = False
 
     def sent(self, bufs: Sequence[Buf], count: int) -> None:
+        parts = []
         for buf in bufs:
             view = memoryview(buf).cast("B")[:count]
             count -= len(view)
-            if len(view):
-                self._data(self._us, view)
+            parts.append(view)
             if not count:
-                return
+                break
+        self._recorder.write(lambda now: self._to.data(now, self._out, parts))
 
     def received(self, data: memoryview) -> None:
-        self._data(not self._us, data)
-
-    def _data(self, from_opener: bool, view: memoryview) -> None:
-        self._recorder._write(lambda now: self._to.data(from_opener, view, now))
+        self._recorder.write(lambda now: self._to.data(now, self._in, data))
 
     def finished(self, *, sent_by_us: bool) -> None:
-        side = self._us if sent_by_us else not self._us
-        if not self._ended[side] and not self._gone:
-            self._ended[side] = True
-            self._recorder._write(lambda now: self._to.end(side, now))
+        side = self._out if sent_by_us else self._in
+        if side not in self._ended and not self._gone:
+            self._ended.add(side)
+            self._recorder.write(lambda now: self._to.fin(now, side))
 
-    def closed(self, *, reset: bool) -> None:
+    def closed(self, *, reset: bool, by_us: bool) -> None:
         if self._gone:
             return
         if not reset:
             self.finished(sent_by_us=True)
         self._gone = True
         if reset:
-            self._recorder._write(lambda now: self._to.reset(self._us, now))
-
-
-def _pcapng(path: Path) -> Writer:
-    raise NotImplementedError(path)
+            side = self._out if by_us else self._in
+            self._recorder.write(lambda now: self._to.rst(now, side))

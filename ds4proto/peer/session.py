@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ds4proto.peer.api import Address, Channel, ChannelName, Clock, Role
 from ds4proto.peer.channel import SocketChannel
@@ -23,8 +23,10 @@ from ds4proto.peer.endpoint import LOOPBACK, Endpoint, reach
 from ds4proto.peer.errors import PeerError, PeerLost
 from ds4proto.peer.grammar import parse_peer
 from ds4proto.peer.process import GRACE, PeerProcess
-from ds4proto.peer.recording import Recorder
 from ds4proto.peer.wiring import WIRING, Link
+
+if TYPE_CHECKING:
+    from ds4proto.peer.recording import Recorder
 
 DS4T_DIAL_SECONDS: Final = 30.0
 """How long we dial a tp-leader that somebody else started."""
@@ -116,9 +118,7 @@ class PeerSession:
         if listener is None:
             raise PeerError(f"a {self._role} peer does not dial us; use dial()")
         limit = self._deadline if deadline is None else deadline
-        return self._accept(
-            listener, limit, phase or "waiting for a connection", "data"
-        )
+        return self._accept(listener, limit, phase or "waiting for a connection")
 
     def dial(
         self, port: int, *, deadline: float | None = None, host: str | None = None
@@ -126,7 +126,7 @@ class PeerSession:
         """Dial another port of the peer (default: on the peer's own host)."""
         limit = self._deadline if deadline is None else deadline
         phase = f"dialling port {port} of the {self._role}"
-        return self._dial((host or self._peer_host(), port), limit, phase, "data")
+        return self._dial((host or self._peer_host(), port), limit, phase)
 
     def data_address(self) -> Address:
         """Where the peer can dial us: the address of our data listener."""
@@ -171,25 +171,19 @@ class PeerSession:
                     f"a {self._role} dials us for {name}, which tcp: cannot await. "
                     "Next: use listen:HOST:PORT or exec:COMMAND"
                 )
-            return self._accept(self._listener, deadline, phase, name)
+            return self._accept(self._listener, deadline, phase)
         if link == "accept-data":
-            return self._accept(self._data(), deadline, phase, name)
-        if link == "dial":
-            assert self._peer is not None
-            return self._dial(self._peer, deadline, phase, name)
-        if port is None and self._peer is None:
+            return self._accept(self._data(), deadline, phase)
+        if port is not None:
+            return self._dial((self._peer_host(), port), deadline, phase)
+        if self._peer is None:
             raise PeerError(
                 f"the data port of a {self._role} is in its HELLO. "
                 "Next: pass channel('data', port=...)"
             )
-        if port is not None:
-            return self._dial((self._peer_host(), port), deadline, phase, name)
-        assert self._peer is not None
-        return self._dial(self._peer, deadline, phase, name)
+        return self._dial(self._peer, deadline, phase)
 
-    def _accept(
-        self, listener: Listener, deadline: float, phase: str, name: str
-    ) -> SocketChannel:
+    def _accept(self, listener: Listener, deadline: float, phase: str) -> SocketChannel:
         with self._told():
             channel = listener.accept(
                 deadline=deadline,
@@ -197,11 +191,9 @@ class PeerSession:
                 alive=self._process_alive(),
                 output=self._tail,
             )
-        return self._adopt(channel, name, opened_by_us=False)
+        return self._adopt(channel, opened_by_us=False)
 
-    def _dial(
-        self, address: Address, deadline: float, phase: str, name: str
-    ) -> SocketChannel:
+    def _dial(self, address: Address, deadline: float, phase: str) -> SocketChannel:
         with self._told():
             channel = dial(
                 *address,
@@ -212,15 +204,13 @@ class PeerSession:
                 phase=phase,
                 output=self._tail,
             )
-        return self._adopt(channel, name, opened_by_us=True)
+        return self._adopt(channel, opened_by_us=True)
 
-    def _adopt(
-        self, channel: SocketChannel, name: str, *, opened_by_us: bool
-    ) -> SocketChannel:
+    def _adopt(self, channel: SocketChannel, *, opened_by_us: bool) -> SocketChannel:
         self._opened.append(channel)
         if self._recorder is not None:
             channel.tap = self._recorder.connection(
-                channel.local, channel.remote, opened_by_us=opened_by_us, name=name
+                channel.local, channel.remote, opened_by_us=opened_by_us
             )
         return channel
 
@@ -339,8 +329,14 @@ def open_peer(
     ...     control = peer.channel("control")
     """
     peer = parse_peer(spec)
-    own = None if isinstance(record, Recorder | None) else Recorder(record)
-    recorder = record if isinstance(record, Recorder | None) else own
+    own: Recorder | None = None
+    if isinstance(record, str | os.PathLike):
+        from ds4proto.peer.recording import Recorder  # loads the capture writer
+
+        own = Recorder(record)
+        recorder: Recorder | None = own
+    else:
+        recorder = record
     try:
         endpoint = reach(
             peer, spec, role, clock=clock, allow_remote=allow_remote, env=env, cwd=cwd

@@ -23,6 +23,6 @@ class Tap(Protocol):
         """Note that one direction ended in order."""
         ...
 
-    def closed(self, *, reset: bool) -> None:
-        """Note that the connection is gone."""
+    def closed(self, *, reset: bool, by_us: bool) -> None:
+        """Note that the connection is gone, and who ended or reset it."""
         ...
