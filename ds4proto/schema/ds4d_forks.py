@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from construct import Int32sb, Int32ub, this
 
 from ds4proto.schema.declare import (
@@ -10,8 +12,11 @@ from ds4proto.schema.declare import (
     FrameSpec,
     Ints,
     Layout,
+    Limit,
     Payload,
+    Rule,
     Text,
+    Values,
 )
 from ds4proto.schema.ds4d_common import (
     ANYEI,
@@ -22,15 +27,28 @@ from ds4proto.schema.ds4d_common import (
     frame,
     model_id,
     number64,
+    text_size,
 )
 
 _BOTH = ("coordinator", "worker")
-_RULE = "DS4D-DIALECT-01"
+_LOCAL = "DS4D-DIALECT-34"
+_INBOX = "DS4D-DIALECT-30"
+_CAPABILITIES = "DS4D-DIALECT-19"
 
 
-def _opaque(code: int, name: str, doc: str, dialects: frozenset[str]) -> FrameSpec:
-    body = Payload("body", REST, "layout not known", _RULE, shape="bytes", bits=8)
+def _opaque(
+    code: int, name: str, doc: str, dialects: frozenset[str], clause: str
+) -> FrameSpec:
+    body = Payload("body", REST, "layout not known", clause, shape="bytes", bits=8)
     return frame(code, Layout(name, doc, (), (body,)), _BOTH, _BOTH, dialects)
+
+
+HANDLE = 64
+"""Bytes of one memory or event handle."""
+
+
+def _handles(slots: int) -> int:
+    return HANDLE * (slots + 1) if slots else 0
 
 
 IPC_INBOX = frame(
@@ -39,7 +57,13 @@ IPC_INBOX = frame(
         "IPC_INBOX",
         "A worker with a GPU advertises a shared inbox.",
         (
-            F("slot_count", Int32ub, "slots, 0 for none or for a query"),
+            F(
+                "slot_count",
+                Int32ub,
+                "slots, 0 for none or for a query",
+                limit=Limit(0, 8),
+                clause=_INBOX,
+            ),
             number64("slot_bytes", "size of one slot"),
         ),
         (
@@ -47,17 +71,29 @@ IPC_INBOX = frame(
                 "handles",
                 REST,
                 "one memory handle and an event handle a slot, 64 bytes each",
-                _RULE,
+                _INBOX,
                 shape="(1 + slot_count) x 64",
                 bits=8,
             ),
         ),
-        short_clause=_RULE,
+        (
+            Rule(
+                _INBOX,
+                "handles",
+                lambda v: len(v["handles"]) == _handles(v["slot_count"]),
+                lambda v: f"{_handles(v['slot_count'])} bytes of handles",
+            ),
+        ),
+        short_clause=_INBOX,
     ),
     _BOTH,
     _BOTH,
     ANYEI,
 )
+
+
+def _size(path: str, doc: str, auto: Callable[[Values], int]) -> FieldSpec:
+    return F(path, Int32ub, doc, unit="bytes", auto=auto)
 
 
 def _local_head() -> tuple[FieldSpec, ...]:
@@ -82,14 +118,14 @@ LOCAL_GENERATE_REQ = frame(
             F("temperature", Int32ub, "f32 bit pattern"),
             F("top_p", Int32ub, "f32 bit pattern"),
             F("min_p", Int32ub, "f32 bit pattern"),
-            F("logits_bytes", Int32ub, "size of the logits", unit="bytes"),
+            _size("logits_bytes", "size of the logits", lambda v: len(v["logits"])),
         ),
         (
             Payload(
-                "logits", this.logits_bytes, "logits to start from", _RULE, shape="V"
+                "logits", this.logits_bytes, "logits to start from", _LOCAL, shape="V"
             ),
         ),
-        short_clause=_RULE,
+        short_clause=_LOCAL,
     ),
     ("coordinator",),
     ("worker",),
@@ -106,16 +142,18 @@ LOCAL_GENERATE_RES = frame(
             F("generated_count", Int32ub, "tokens generated", unit="tokens"),
             F("decode_usec", Int32ub, "time taken", unit="microseconds"),
             F("status", Int32ub, "0 ok"),
-            F("token_bytes", Int32ub, "size of the tokens", unit="bytes"),
-            F("logits_bytes", Int32ub, "size of the logits", unit="bytes"),
-            F("message_bytes", Int32ub, "size of the message", unit="bytes"),
+            _size("token_bytes", "size of the tokens", lambda v: 4 * len(v["tokens"])),
+            _size("logits_bytes", "size of the logits", lambda v: len(v["logits"])),
+            _size(
+                "message_bytes", "size of the text", lambda v: text_size(v["message"])
+            ),
         ),
         (
-            Ints("tokens", this.token_bytes, "token ids", _RULE, item=Int32sb),
-            Payload("logits", this.logits_bytes, "last logits", _RULE, shape="V"),
-            Text("message", this.message_bytes, "reason of a failure", _RULE),
+            Ints("tokens", this.token_bytes, "token ids", _LOCAL, item=Int32sb),
+            Payload("logits", this.logits_bytes, "last logits", _LOCAL, shape="V"),
+            Text("message", this.message_bytes, "reason of a failure", _LOCAL),
         ),
-        short_clause=_RULE,
+        short_clause=_LOCAL,
     ),
     ("worker",),
     ("coordinator",),
@@ -126,8 +164,8 @@ FORK_FRAMES = (
     IPC_INBOX,
     LOCAL_GENERATE_REQ,
     LOCAL_GENERATE_RES,
-    _opaque(10, "ALLREDUCE", "Partial sums of the fodelf fork.", FODELF),
-    _opaque(11, "HELLO_V3", "Capability words of a worker.", HELLO_V3),
-    _opaque(12, "HELLO_ACK", "Capability words of a coordinator.", HELLO_V3),
-    _opaque(13, "HELLO_READY", "End of the capability exchange.", HELLO_V3),
+    _opaque(10, "ALLREDUCE", "Partial sums.", FODELF, "DS4D-DIALECT-18"),
+    _opaque(11, "HELLO_V3", "Words of a worker.", HELLO_V3, _CAPABILITIES),
+    _opaque(12, "HELLO_ACK", "Words of a coordinator.", HELLO_V3, _CAPABILITIES),
+    _opaque(13, "HELLO_READY", "End of the exchange.", HELLO_V3, _CAPABILITIES),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from construct import Int32ub, this
 
 from ds4proto.schema.declare import Layout, Limit, Name, Rule, Text
+from ds4proto.schema.dialects_ds4d import ALL
 from ds4proto.schema.ds4d_common import LOCAL_DECODE, F, text_size
 
 PORT = Limit(1, 65535)
@@ -67,6 +68,7 @@ ROUTE = Layout(
             "flags",
             lambda v: v["flags"] & ~1 == 0,
             "0 or 1",
+            dialects=ALL - LOCAL_DECODE,
         ),
     ),
     short_clause="DS4D-ROUTE-01",
@@ -91,7 +93,7 @@ ROUTE_RETURN = Layout(
             "length of a host text, 0",
             unit="bytes",
             limit=Limit(one_of=(0,)),
-            clause="DS4D-ROUTE-10",
+            clause="DS4D-ROUTE-13",
             default=0,
         ),
         F(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from construct import Int32ub, this
 
-from ds4proto.schema.declare import Layout, Limit, Name, Payload, Records, Rule
-from ds4proto.schema.ds4d_common import FODELF, F, frame, number64
+from ds4proto.schema.declare import Layout, Name, Payload, Records, Rule
+from ds4proto.schema.dialects_ds4d import ALL
+from ds4proto.schema.ds4d_common import FODELF, HELLO_V3, F, frame, number64
 from ds4proto.schema.ds4d_records import TELEMETRY
 from ds4proto.schema.ds4d_work import WIDTHS
 
@@ -15,6 +19,12 @@ RESULT_KINDS = (
     Name(HIDDEN_STATE, "HIDDEN_STATE", "hidden state of all tokens"),
     Name(LOGITS, "LOGITS", "logits of the last token"),
 )
+
+
+def _value_bytes(v: Mapping[str, Any]) -> int:
+    bits = v["payload_bits"] or 32
+    return bits // 8 if bits in WIDTHS else 1
+
 
 RESULT = frame(
     4,
@@ -30,8 +40,6 @@ RESULT = frame(
                 Int32ub,
                 "what the payload is",
                 enum=RESULT_KINDS,
-                limit=Limit(0, 2),
-                clause="DS4D-RESULT-09",
             ),
             F(
                 "telemetry_count",
@@ -83,34 +91,71 @@ RESULT = frame(
         ),
         (
             Rule(
+                "DS4D-RESULT-09",
+                "result_kind",
+                lambda v: v["result_kind"] <= LOGITS,
+                "0, 1 or 2",
+                dialects=ALL - HELLO_V3,
+            ),
+            Rule(
                 "DS4D-RESULT-07",
                 "payload_bits",
                 lambda v: (
                     v["status"] != 0
                     or v["result_kind"] != HIDDEN_STATE
-                    or v["payload_bits"] in WIDTHS
+                    or v["payload_bits"] in (0, *WIDTHS)
                 ),
                 "32, 16 or 8 for a hidden state",
+            ),
+            Rule(
+                "DS4D-RESULT-25",
+                "payload_bits",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] != HIDDEN_STATE
+                    or v["payload_bits"] != 0
+                ),
+                "the width in figures, 32 where WORK said 0",
             ),
             Rule(
                 "DS4D-RESULT-07",
                 "payload_bytes",
                 lambda v: (
                     v["status"] != 0
-                    or v["result_kind"] == ACK
-                    or v["payload_bits"] not in WIDTHS
-                    or v["payload_bytes"] % (v["payload_bits"] // 8) == 0
+                    or v["result_kind"] != HIDDEN_STATE
+                    or v["payload_bytes"] % _value_bytes(v) == 0
                 ),
                 "a whole number of values",
+            ),
+            Rule(
+                "DS4D-RESULT-26",
+                "payload_bytes",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] != LOGITS
+                    or v["payload_bytes"] % 4 == 0
+                ),
+                "a whole number of f32",
+            ),
+            Rule(
+                "DS4D-RESULT-24",
+                "payload_bytes",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] != ACK
+                    or v["payload_bytes"] == 0
+                ),
+                "no payload in an ACK",
             ),
             Rule(
                 "DS4D-RESULT-09",
                 "payload_bytes",
                 lambda v: (
                     v["status"] != 0
-                    or (v["result_kind"] == ACK) == (v["payload_bytes"] == 0)
+                    or v["result_kind"] not in (HIDDEN_STATE, LOGITS)
+                    or v["payload_bytes"] > 0
                 ),
-                "an empty payload in ACK, and in ACK only",
+                "a payload that answers the request",
             ),
         ),
         short_clause="DS4D-RESULT-03",

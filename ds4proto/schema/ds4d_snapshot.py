@@ -88,7 +88,7 @@ SNAPSHOT_BEGIN = frame(
         "SNAPSHOT_BEGIN",
         "A worker's answer to a save request.",
         (
-            *_state(False),
+            *_state(True),
             *_shard(),
             F(
                 "message_bytes",

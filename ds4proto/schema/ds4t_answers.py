@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from construct import Bytes, Float32l, Int8ul, Int16ul, Int32sl, Int32ul, Int64ul
 
-from ds4proto.schema.declare import REST, FrameSpec, Layout, Limit, Name, Payload
+from ds4proto.schema.declare import (
+    REST,
+    FieldSpec,
+    FrameSpec,
+    Layout,
+    Limit,
+    Name,
+    Payload,
+    Rule,
+)
 from ds4proto.schema.dialects_ds4t import (
     ALL,
     ANE,
@@ -48,7 +57,13 @@ RDMA_INFO = control(
             F("slab_base", Int64ul, "virtual address, unused"),
             F("rkey", Int32ul, "remote key, unused"),
             F("qpn", Int32ul, "queue pair number"),
-            F("psn", Int32ul, "first packet sequence number, 24 bit"),
+            F(
+                "psn",
+                Int32ul,
+                "first packet sequence number",
+                limit=Limit(0, 0xFFFFFF),
+                clause="DS4T-RDMA-22",
+            ),
             F("qpn2", Int32ul, "second queue pair", dialects=ODINLINK),
             F("psn2", Int32ul, "its sequence number", dialects=ODINLINK),
             F("qpn3", Int32ul, "third queue pair", dialects=ODINLINK),
@@ -78,7 +93,7 @@ RDMA_INFO = control(
                 Int8ul,
                 "1 RC, 0 UC",
                 limit=Limit(0, 1),
-                clause="DS4T-RDMA-01",
+                clause="DS4T-RDMA-40",
                 dialects=_RELIABLE,
             ),
             F("filler", Int8ul, "padding", dialects=_FILLER, default=0),
@@ -87,6 +102,8 @@ RDMA_INFO = control(
                 Int32ul,
                 "largest decode message, the smaller wins",
                 unit="bytes",
+                limit=Limit(4096),
+                clause="DS4T-RDMA-45",
                 dialects=V9W,
             ),
             F(
@@ -97,8 +114,18 @@ RDMA_INFO = control(
                 default=bytes(4),
             ),
         ),
-        short_clause="DS4T-CTRL-03",
-        trailing_clause="DS4T-CTRL-03",
+        (),
+        (
+            Rule(
+                "DS4T-RDMA-44",
+                "mtu",
+                lambda v: v["reliable"] != 1 or 1 <= v["mtu"] <= 5,
+                "1..5 on a reliable queue pair",
+                dialects=_RELIABLE,
+            ),
+        ),
+        short_clause="DS4T-RDMA-42",
+        trailing_clause="DS4T-RDMA-42",
     ),
     BOTH,
     BOTH,
@@ -110,8 +137,8 @@ SYNC_ACK = control(
     Layout(
         "SYNC_ACK",
         "A sync is done.",
-        short_clause="DS4T-CTRL-03",
-        trailing_clause="DS4T-CTRL-03",
+        short_clause="DS4T-SYNC-15",
+        trailing_clause="DS4T-SYNC-15",
     ),
     WORKER,
     LEADER,
@@ -123,8 +150,8 @@ RDMA_READY = control(
     Layout(
         "RDMA_READY",
         "The queue pair is ready to send.",
-        short_clause="DS4T-CTRL-03",
-        trailing_clause="DS4T-CTRL-03",
+        short_clause="DS4T-RDMA-51",
+        trailing_clause="DS4T-RDMA-51",
     ),
     BOTH,
     BOTH,
@@ -164,11 +191,11 @@ COMMAND_ACK = control(
                 "0 ok, 2 interrupted, anything else a failure",
                 enum=(Name(0, "OK"), Name(2, "INTERRUPTED")),
             ),
-            reserved("reserved", SINCE_V14, "DS4T-ACK-03"),
+            reserved("reserved", SINCE_V14, "DS4T-ACK-08"),
             reserved("reserved0", SINCE_V7 - SINCE_V14),
         ),
-        short_clause="DS4T-CTRL-03",
-        trailing_clause="DS4T-CTRL-03",
+        short_clause="DS4T-ACK-01",
+        trailing_clause="DS4T-ACK-01",
     ),
     WORKER,
     LEADER,
@@ -195,15 +222,15 @@ LOGITS_TOP2 = control(
 )
 
 
-def _word(code: int, name: str, doc: str, path: str, meaning: str) -> FrameSpec:
+def _word(code: int, name: str, doc: str, word: FieldSpec) -> FrameSpec:
     return control(
         code,
         Layout(
             name,
             doc,
-            (F(path, Int32ul, meaning),),
-            short_clause="DS4T-CTRL-03",
-            trailing_clause="DS4T-CTRL-03",
+            (word,),
+            short_clause=word.clause,
+            trailing_clause=word.clause,
         ),
         BOTH,
         BOTH,
@@ -211,11 +238,32 @@ def _word(code: int, name: str, doc: str, path: str, meaning: str) -> FrameSpec:
     )
 
 
+WARM_UP_TAG = 0xFEED
+
 RDMA_WARM = _word(
-    19, "RDMA_WARM", "Outcome of one warm-up try.", "received", "1 if it arrived"
+    19,
+    "RDMA_WARM",
+    "Outcome of one warm-up try.",
+    F(
+        "received",
+        Int32ul,
+        "1 if it arrived",
+        limit=Limit(0, 1),
+        clause="DS4T-RDMA-56",
+    ),
 )
 RDMA_POSTED = _word(
-    20, "RDMA_POSTED", "My receive is posted.", "tag", "0xFEED for the warm-up"
+    20,
+    "RDMA_POSTED",
+    "My receive is posted.",
+    F(
+        "tag",
+        Int32ul,
+        "0xFEED for the warm-up",
+        limit=Limit(one_of=(WARM_UP_TAG,)),
+        clause="DS4T-RDMA-54",
+        default=WARM_UP_TAG,
+    ),
 )
 
 
@@ -231,7 +279,7 @@ def _checkpoint(code: int, dialects: frozenset[str]) -> FrameSpec:
                     Int64ul,
                     "counter of the connection, from 1",
                     limit=Limit(1),
-                    clause="DS4T-CKPT-01",
+                    clause="DS4T-CKPT-02",
                 ),
                 F(
                     "point",
@@ -244,7 +292,7 @@ def _checkpoint(code: int, dialects: frozenset[str]) -> FrameSpec:
                         Name(3, "END"),
                     ),
                     limit=Limit(0, 3),
-                    clause="DS4T-CKPT-02",
+                    clause="DS4T-CKPT-03",
                 ),
                 F("current", Int32sl, "progress; at END the return code"),
                 F("total", Int32sl, "prompt length", unit="tokens"),
@@ -256,8 +304,8 @@ def _checkpoint(code: int, dialects: frozenset[str]) -> FrameSpec:
                     clause="DS4T-CKPT-05",
                 ),
             ),
-            short_clause="DS4T-CTRL-03",
-            trailing_clause="DS4T-CTRL-03",
+            short_clause="DS4T-CKPT-01",
+            trailing_clause="DS4T-CKPT-01",
         ),
         BOTH,
         BOTH,
@@ -270,7 +318,7 @@ SYNC_CHECKPOINT = _checkpoint(22, SINCE_V12 - ODINLINK - ANE)
 
 def _opaque(code: int, name: str, doc: str, dialects: frozenset[str]) -> FrameSpec:
     body = Payload(
-        "body", REST, "layout not known", "DS4T-DIALECT-01", shape="bytes", bits=8
+        "body", REST, "layout not known", "DS4T-DIALECT-06", shape="bytes", bits=8
     )
     return control(code, Layout(name, doc, (), (body,)), BOTH, BOTH, dialects)
 

@@ -10,7 +10,9 @@ from ds4proto.schema.dialects_ds4t import (
     BEFORE_V7,
     SINCE_V7,
     SINCE_V9,
+    SINCE_V9_LATE,
     SINCE_V10,
+    V9W,
     V15,
 )
 from ds4proto.schema.ds4t_common import (
@@ -25,29 +27,39 @@ from ds4proto.schema.ds4t_common import (
     tokens,
 )
 
+MAX_DRAFTS = 16
+"""Largest verify block, in tokens."""
+MAX_PREFIX = 4
+"""Most drafts that a prefix verdict keeps."""
+KEEP_PREFIX = 2
+"""Mode of VERIFY_COMMIT that keeps a prefix."""
+
+_PREFIX = SINCE_V9_LATE | V9W
+"""Dialects whose VERIFY_COMMIT has a mode; before them field 0 is a yes or no."""
+
 _ITEM = Layout(
     "ITEM",
     "One session's token of a batch.",
     (
-        session_id(clause="DS4T-BATCH-02"),
+        session_id(),
         F("token", Int32sl, "token to decode"),
         reserved(),
     ),
-    short_clause="DS4T-BATCH-01",
+    short_clause="DS4T-BATCH-04",
 )
 
 
-def _token_command(name: str, doc: str, clause: str, low: int) -> Layout:
+def _token_command(name: str, doc: str, clause: str, limit: Limit) -> Layout:
     return Layout(
         name,
         doc,
         (
-            session_id(SINCE_V7, clause),
+            session_id(SINCE_V7),
             count_of(
                 "count",
                 "tokens",
                 "tokens that follow",
-                low=low,
+                limit=limit,
                 clause=clause,
                 dialects=SINCE_V7,
             ),
@@ -62,7 +74,9 @@ def _token_command(name: str, doc: str, clause: str, low: int) -> Layout:
 
 SYNC = control(
     1,
-    _token_command("SYNC", "Bring a session to this whole prefix.", "DS4T-SYNC-01", 1),
+    _token_command(
+        "SYNC", "Bring a session to this whole prefix.", "DS4T-SYNC-04", Limit(1)
+    ),
     LEADER,
     WORKER,
 )
@@ -73,10 +87,10 @@ EVAL = control(
         "EVAL",
         "Decode one token.",
         (
-            session_id(SINCE_V7, "DS4T-EVAL-01"),
+            session_id(SINCE_V7),
             F("seq", Int64ul, "eval counter of the leader, from 1"),
             F("token", Int32sl, "token to decode"),
-            reserved("reserved", SINCE_V10, "DS4T-EVAL-02"),
+            reserved("reserved", SINCE_V10, "DS4T-EVAL-04"),
             reserved("reserved0", SINCE_V7 - SINCE_V10),
             F("pad", Bytes(4), "padding", dialects=BEFORE_V7, default=bytes(4)),
         ),
@@ -132,7 +146,9 @@ STOP = control(
 
 VERIFY = control(
     11,
-    _token_command("VERIFY", "Run a block of draft tokens.", "DS4T-VERIFY-01", 1),
+    _token_command(
+        "VERIFY", "Run a block of draft tokens.", "DS4T-VERIFY-02", Limit(1, MAX_DRAFTS)
+    ),
     LEADER,
     WORKER,
 )
@@ -150,12 +166,29 @@ VERIFY_COMMIT = control(
                 enum=(
                     Name(0, "REPLAY", "roll back, then decode token_count drafts"),
                     Name(1, "KEEP_ALL", "keep the whole block"),
-                    Name(2, "KEEP_PREFIX", "keep token_count tokens"),
+                    Name(KEEP_PREFIX, "KEEP_PREFIX", "keep token_count", _PREFIX),
                 ),
-                limit=Limit(0, 2),
-                clause="DS4T-VERIFY-10",
             ),
             F("token_count", Int32sl, "tokens replayed or kept", unit="tokens"),
+        ),
+        (),
+        (
+            Rule(
+                "DS4T-VERIFY-11",
+                "mode",
+                lambda v: 0 <= v["mode"] <= KEEP_PREFIX,
+                "0, 1 or 2",
+                dialects=_PREFIX,
+            ),
+            Rule(
+                "DS4T-VERIFY-10",
+                "token_count",
+                lambda v: (
+                    v["mode"] != KEEP_PREFIX or 1 <= v["token_count"] <= MAX_PREFIX
+                ),
+                f"1..{MAX_PREFIX} tokens of a prefix",
+                dialects=_PREFIX,
+            ),
         ),
         short_clause="DS4T-CTRL-03",
         trailing_clause="DS4T-CTRL-03",
@@ -177,7 +210,7 @@ SESSION_CREATE = control(
                 "context of the session",
                 unit="tokens",
                 limit=Limit(1),
-                clause="DS4T-SESSION-02",
+                clause="DS4T-SESSION-05",
             ),
             reserved(),
         ),
@@ -209,7 +242,13 @@ EVAL_BATCH = control(
         "EVAL_BATCH",
         "Decode one token in each of several sessions.",
         (
-            count_of("count", "items", "items that follow", clause="DS4T-BATCH-01"),
+            count_of(
+                "count",
+                "items",
+                "items that follow",
+                limit=Limit(1),
+                clause="DS4T-BATCH-02",
+            ),
             reserved(),
         ),
         (
@@ -241,10 +280,22 @@ MIXED_BATCH = control(
                 Int64ul,
                 "session that prefills",
                 limit=Limit(1),
-                clause="DS4T-MIXED-01",
+                clause="DS4T-SESSION-07",
             ),
-            count_of("prompt_count", "tokens", "prompt tokens", clause="DS4T-MIXED-01"),
-            count_of("item_count", "items", "decode items", clause="DS4T-MIXED-02"),
+            count_of(
+                "prompt_count",
+                "tokens",
+                "prompt tokens",
+                limit=Limit(1),
+                clause="DS4T-MIXED-02",
+            ),
+            count_of(
+                "item_count",
+                "items",
+                "decode items",
+                limit=Limit(1),
+                clause="DS4T-MIXED-02",
+            ),
         ),
         (
             tokens("DS4T-CTRL-03", this.prompt_count * 4),
@@ -276,10 +327,10 @@ _IMAGE = Layout(
             "rows",
             unit="tokens",
             limit=Limit(1),
-            clause="DS4T-MM-02",
+            clause="DS4T-MM-04",
         ),
         F("data_width", Int32ul, "values a row, n_embd", unit="values"),
-        F("width", Int32ul, "pixels", limit=Limit(1), clause="DS4T-MM-04"),
+        F("width", Int32ul, "pixels", limit=Limit(1), clause="DS4T-MM-06"),
         F("height", Int32ul, "pixels"),
         F("content_width", Int32ul, "pixels without padding"),
         F("content_height", Int32ul, "pixels without padding"),
@@ -290,11 +341,11 @@ _IMAGE = Layout(
             "rows",
             this.token_count * this.data_width * 4,
             "embedding rows",
-            "DS4T-MM-01",
+            "DS4T-MM-02",
             shape="token_count x data_width",
         ),
     ),
-    short_clause="DS4T-MM-01",
+    short_clause="DS4T-MM-02",
 )
 
 SYNC_MULTIMODAL = control(
@@ -303,9 +354,15 @@ SYNC_MULTIMODAL = control(
         "SYNC_MULTIMODAL",
         "SYNC with the embeddings of images.",
         (
-            session_id(clause="DS4T-SYNC-01"),
-            count_of("token_count", "tokens", "prompt tokens", clause="DS4T-SYNC-01"),
-            count_of("image_count", "images", "images", low=0, clause="DS4T-MM-01"),
+            session_id(),
+            count_of(
+                "token_count",
+                "tokens",
+                "prompt tokens",
+                limit=Limit(1),
+                clause="DS4T-SYNC-04",
+            ),
+            count_of("image_count", "images", "images"),
         ),
         (
             tokens("DS4T-CTRL-03", this.token_count * 4),
@@ -313,20 +370,29 @@ SYNC_MULTIMODAL = control(
                 "images",
                 REST,
                 "one record an image",
-                "DS4T-MM-01",
+                "DS4T-MM-03",
                 record=_IMAGE,
                 count=this.image_count,
             ),
         ),
         (
             Rule(
-                "DS4T-MM-05",
+                "DS4T-MM-07",
                 "images",
                 lambda v: all(
                     a["token_start"] + a["token_count"] <= b["token_start"]
                     for a, b in zip(v["images"], v["images"][1:], strict=False)
                 ),
                 "spans in order that do not overlap",
+            ),
+            Rule(
+                "DS4T-MM-07",
+                "images",
+                lambda v: all(
+                    i["token_start"] + i["token_count"] <= v["token_count"]
+                    for i in v["images"]
+                ),
+                lambda v: f"spans inside the prompt of {v['token_count']} tokens",
             ),
         ),
         short_clause="DS4T-CTRL-03",
@@ -343,7 +409,7 @@ GLM_MTP = control(
         "GLM_MTP",
         "One GLM speculative cycle.",
         (
-            session_id(clause="DS4T-MTP-01"),
+            session_id(),
             F("seq", Int64ul, "eval counter of the leader, from 1"),
             F("token", Int32sl, "token to decode"),
             F(
@@ -371,8 +437,8 @@ RESTORE_PAYLOAD = control(
             session_id(),
             F("payload_bytes", Int64ul, "raw bytes that follow", unit="bytes"),
         ),
-        short_clause="DS4T-CTRL-03",
-        trailing_clause="DS4T-CTRL-03",
+        short_clause="DS4T-RESTORE-01",
+        trailing_clause="DS4T-RESTORE-01",
     ),
     LEADER,
     WORKER,

@@ -63,14 +63,14 @@ def control(
 
 
 def session_id(
-    dialects: frozenset[str] = EVERY, clause: str = "DS4T-SESSION-01", low: int = 1
+    dialects: frozenset[str] = EVERY, clause: str = "DS4T-SESSION-07"
 ) -> FieldSpec:
     """Return the field that names a session; the leader counts from 1."""
     return F(
         "session_id",
         Int64ul,
         "session, chosen by the leader",
-        limit=Limit(low),
+        limit=Limit(1),
         clause=clause,
         dialects=dialects,
     )
@@ -91,7 +91,7 @@ def count_of(
     tail: str,
     doc: str,
     *,
-    low: int = 1,
+    limit: Limit | None = None,
     clause: str = "",
     dialects: frozenset[str] = EVERY,
 ) -> FieldSpec:
@@ -100,7 +100,7 @@ def count_of(
         path,
         Int32ul,
         doc,
-        limit=Limit(low),
+        limit=limit,
         clause=clause,
         dialects=dialects,
         auto=lambda v: len(v[tail]),

@@ -17,7 +17,14 @@ from ds4proto.schema.declare import (
     Payload,
     Rule,
 )
-from ds4proto.schema.dialects_ds4t import ALL, ODINLINK, SINCE_V6, V9W, V15
+from ds4proto.schema.dialects_ds4t import (
+    ALL,
+    ODINLINK,
+    SINCE_V6,
+    SINCE_V9_LATE,
+    V9W,
+    V15,
+)
 from ds4proto.schema.ds4t_common import BOTH, DS4B_MAGIC, DS4T_MAGIC, F
 
 BULK_TAG = 0x0B16
@@ -36,8 +43,18 @@ _PLAIN = ALL - V15
 _BULK = SINCE_V6 - V15
 
 
-def _length(dialects: frozenset[str] = ODINLINK) -> FieldSpec:
-    return F("bytes", Int64ul, "payload length", unit="bytes", dialects=dialects)
+def _length(
+    dialects: frozenset[str] = ODINLINK, clause: str = "DS4T-GATE-15"
+) -> FieldSpec:
+    return F(
+        "bytes",
+        Int64ul,
+        "payload length",
+        unit="bytes",
+        clause=clause,
+        dialects=dialects,
+        auto=lambda v: len(v["partial"]),
+    )
 
 
 def _partials(clause: str, shape: str) -> tuple[Payload]:
@@ -154,22 +171,22 @@ def _v15(protocol: str, name: str, kind: int, doc: str, third: str) -> FrameSpec
             name,
             doc,
             (
-                F("magic", Int32ul, "DS4T", const=DS4T_MAGIC, clause="DS4T-GATE-01"),
+                F("magic", Int32ul, "DS4T", const=DS4T_MAGIC, clause="DS4T-GATE-12"),
                 F(
                     "kind",
                     Int32ul,
                     "1 row, 2 batch, 3 bulk",
                     const=kind,
-                    clause="DS4T-GATE-01",
+                    clause="DS4T-GATE-12",
                 ),
-                F("layer", Int32ul, "layer", clause="DS4T-GATE-02"),
+                F("layer", Int32ul, "layer", clause="DS4T-GATE-13"),
                 F(third, Int32ul, "gate kind, rows, or 0"),
                 F("epoch", Int64ul, "exclusive or of both nonces"),
-                F("seq", Int64ul, "sequence", clause="DS4T-GATE-04"),
-                _length(V15),
+                F("seq", Int64ul, "sequence", clause="DS4T-GATE-13"),
+                _length(V15, "DS4T-GATE-12"),
             ),
-            _partials("DS4T-GATE-05", "bytes / 4"),
-            short_clause="DS4T-GATE-01",
+            _partials("DS4T-GATE-12", "bytes / 4"),
+            short_clause="DS4T-GATE-12",
         ),
         V15,
     )
@@ -184,9 +201,9 @@ BARRIER = _gate(
         "BARRIER",
         "One byte on the data socket: receives are posted.",
         (F("value", Int8ul, "0xD1 decode, 0xB5 verify, 1, 2, 3 ... bulk windows"),),
-        short_clause="DS4T-RDMA-02",
+        short_clause="DS4T-RDMA-61",
     ),
-    ALL - V9W,
+    SINCE_V9_LATE - V15,
 )
 
 RDMA_INFO_RAW = _gate(
@@ -203,7 +220,7 @@ RDMA_INFO_RAW = _gate(
             F("gid", Bytes(16), "global identifier"),
             F("reserved", Int32ul, "0", default=0),
         ),
-        short_clause="DS4T-RDMA-01",
+        short_clause="DS4T-RDMA-96",
     ),
     V15,
 )
@@ -218,7 +235,7 @@ RDMA_WINDOW = _gate(
             F("window", Int64ul, "window number"),
             F("offset", Int64ul, "bytes exchanged so far", unit="bytes"),
         ),
-        short_clause="DS4T-RDMA-01",
+        short_clause="DS4T-RDMA-97",
     ),
     V15,
 )
@@ -230,12 +247,12 @@ ODL_MESSAGE = _gate(
         "ODL_MESSAGE",
         "OdinLink fork: head of its own messages.",
         (
-            F("magic", Int32ul, "DS4O", const=0x4453344F, clause="DS4T-DIALECT-01"),
+            F("magic", Int32ul, "DS4O", const=0x4453344F, clause="DS4T-DIALECT-26"),
             F("kind", Int16ul, "1 data, 2 nack"),
             F("index", Int16ul, "message of the vector"),
             F("seq", Int64ul, "gate sequence"),
         ),
-        short_clause="DS4T-DIALECT-01",
+        short_clause="DS4T-DIALECT-26",
     ),
     ODINLINK,
 )

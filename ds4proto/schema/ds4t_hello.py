@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from construct import Bytes, Int32ul, Int64ul
 
-from ds4proto.schema.declare import REST, FieldSpec, FrameSpec, Layout, Limit, Name
+from ds4proto.schema.declare import (
+    REST,
+    FieldSpec,
+    FrameSpec,
+    Layout,
+    Limit,
+    Name,
+    Rule,
+)
 from ds4proto.schema.declare import Payload as PayloadTail
 from ds4proto.schema.dialects_ds4t import (
     ALL,
@@ -43,6 +54,24 @@ def _schedule(path: str, doc: str) -> FieldSpec:
     return F(path, Int32ul, doc, dialects=_SCHEDULE, clause="DS4T-HELLO-05")
 
 
+def _mask_bits(v: Mapping[str, Any]) -> int:
+    words: list[int] = [v[f"gate_slot_mask{word}"] for word in range(3)]
+    return words[0] | words[1] << 64 | words[2] << 128
+
+
+def _mask_holds(v: Mapping[str, Any]) -> bool:
+    bits = _mask_bits(v)
+    if not bits:
+        return True
+    slots: int = 2 * v["n_layer"]
+    gates: int = v["gates_per_token"]
+    return bits.bit_length() <= slots and bits.bit_count() == gates
+
+
+def _mask_expected(v: Mapping[str, Any]) -> str:
+    return f"{v['gates_per_token']} bits, all below slot {2 * v['n_layer']}"
+
+
 HELLO = FrameSpec(
     "DS4T",
     "HELLO",
@@ -65,7 +94,7 @@ HELLO = FrameSpec(
                 "1 leader, 2 worker",
                 enum=ROLES,
                 limit=Limit(1, 2),
-                clause="DS4T-HELLO-04",
+                clause="DS4T-HELLO-19",
             ),
             F(
                 "rdma_ok",
@@ -73,7 +102,7 @@ HELLO = FrameSpec(
                 "1 if the verbs probe found a device",
                 dialects=_KNOWN,
                 limit=Limit(0, 1),
-                clause="DS4T-HELLO-07",
+                clause="DS4T-HELLO-20",
                 default=0,
             ),
             F("null_split", Int32ul, "diagnostic switch", dialects=_V1, default=0),
@@ -128,7 +157,8 @@ HELLO = FrameSpec(
                     Name(1 << 17, "HC_EXACT_COOP"),
                     Name(1 << 18, "INDEXER_RADIX_TREE"),
                 ),
-                clause="DS4T-DIALECT-02",
+                limit=Limit(0, (1 << 19) - 1),
+                clause="DS4T-HELLO-31",
             ),
             _schedule("gate_slot_start", "slot of the first row gate"),
             _schedule("gate_slot_step", "slots between row gates"),
@@ -173,11 +203,30 @@ HELLO = FrameSpec(
             PayloadTail(
                 "rest",
                 REST,
-                "words whose meaning is not known",
-                "DS4T-DIALECT-01",
-                UNKNOWN_HELLO,
+                "identity, schedule, and world and rank in front of pad",
+                "DS4T-DIALECT-27",
+                frozenset({"v8-mesh"}),
                 shape="bytes",
                 bits=8,
+            ),
+            PayloadTail(
+                "rest",
+                REST,
+                "rank, world, collective, expert_only, then the identity",
+                "DS4T-DIALECT-28",
+                frozenset({"v11-spark"}),
+                shape="bytes",
+                bits=8,
+            ),
+        ),
+        (
+            Rule(
+                "DS4T-HELLO-06",
+                "gate_slot_mask0",
+                _mask_holds,
+                _mask_expected,
+                "a mask names every row gate of a token, inside the layers",
+                dialects=_MASK,
             ),
         ),
         short_clause="DS4T-HELLO-01",

@@ -18,6 +18,8 @@ from ds4proto.schema.declare import (
     FrameSpec,
     Ints,
     Layout,
+    Length,
+    Limit,
     One,
     Payload,
     Records,
@@ -31,6 +33,9 @@ from ds4proto.schema.declare import (
 
 if TYPE_CHECKING:
     import numpy as np
+
+Read = Callable[[memoryview, int, int], tuple[dict[str, Any], int]]
+"""Reads a layout between two offsets; returns its values and where it ended."""
 
 Step = Callable[[memoryview, int, int, dict[str, Any]], int]
 """Reads one tail at an offset, up to an end; returns the new offset."""
@@ -71,22 +76,59 @@ def dtype_of(layout: Layout, dialect: str) -> np.dtype[Any]:
     return np.dtype(columns)
 
 
+class _Spy(dict[str, int]):
+    """Values that note which of them are read; each reads as ``number``."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self.read:
+            self.read.append(name)
+        return self.number
+
+
+def names_read(length: Length) -> tuple[str, ...]:
+    """Return the names of the values that a length is computed from."""
+    spy = _Spy()
+    length(spy)
+    return tuple(spy.read)
+
+
+def plain(length: Length) -> Callable[[dict[str, Any]], int]:
+    """Return ``length`` without the cost of an interpreted expression.
+
+    ``this.name`` and ``this.name * factor`` become a look-up and a product; any
+    other expression is returned as it is.
+    """
+    names = names_read(length)
+    factor = int(length(_Spy()))
+    probes = (0, 2, 3, 1 << 32)
+    if len(names) != 1 or any(length(_Spy(n)) != factor * n for n in probes):
+        return length
+    (name,) = names
+    if factor == 1:
+        return lambda values: int(values[name])
+    return lambda values: int(values[name]) * factor
+
+
 @cache
-def layout_reader(layout: Layout, dialect: str) -> Step:
-    """Return a function that reads a whole layout into a mapping."""
+def layout_reader(layout: Layout, dialect: str) -> Read:
+    """Return a function that reads a whole layout: its values, and where it ends."""
     form = struct_of(layout, dialect)
     names = tuple(spec.path for spec in fields_of(layout, dialect))
     steps = tuple(_step(tail, dialect) for tail in tails_of(layout, dialect))
     unpack, size = form.unpack_from, form.size
 
-    def read(body: memoryview, at: int, end: int, values: dict[str, Any]) -> int:
+    def read(body: memoryview, at: int, end: int) -> tuple[dict[str, Any], int]:
         if at + size > end:
             raise Odd
-        values.update(zip(names, unpack(body, at), strict=True))
+        values = dict(zip(names, unpack(body, at), strict=True))
         at += size
         for step in steps:
             at = step(body, at, end, values)
-        return at
+        return values, at
 
     return read
 
@@ -99,7 +141,7 @@ def rule_checker(layout: Layout, dialect: str) -> Callable[[dict[str, Any]], boo
         if spec.const is not None:
             limits.append((spec.path, _equals(spec.const)))
         elif spec.limit is not None:
-            limits.append((spec.path, spec.limit.holds))
+            limits.append((spec.path, _within(spec.limit)))
     inner: list[tuple[str, bool, Callable[[dict[str, Any]], bool]]] = []
     for tail in tails_of(layout, dialect):
         for part in tail.parts if isinstance(tail, Blob) else (tail,):
@@ -107,7 +149,7 @@ def rule_checker(layout: Layout, dialect: str) -> Callable[[dict[str, Any]], boo
                 many = isinstance(part, Records)
                 inner.append((part.path, many, rule_checker(part.record, dialect)))
             elif isinstance(part, Ints) and part.limit is not None:
-                limits.append((part.path, _every(part.limit.holds)))
+                limits.append((part.path, _every(_within(part.limit))))
     tests = tuple(r.test for r in layout.rules if in_dialect(r.dialects, dialect))
 
     def sound(values: dict[str, Any]) -> bool:
@@ -118,9 +160,23 @@ def rule_checker(layout: Layout, dialect: str) -> Callable[[dict[str, Any]], boo
             found = values[path]
             if not (all(map(check, found)) if many else check(found)):
                 return False
-        return all(test(values) for test in tests)
+        for test in tests:  # noqa: SIM110 - a generator costs as much as the tests
+            if not test(values):
+                return False
+        return True
 
     return sound
+
+
+def _within(limit: Limit) -> Callable[[Any], bool]:
+    low, high, allowed = limit.low, limit.high, limit.one_of
+    if allowed is not None:
+        return allowed.__contains__
+    if low is not None and high is not None:
+        return lambda value: bool(low <= value <= high)
+    if low is not None:
+        return lambda value: bool(value >= low)
+    return limit.holds
 
 
 def _equals(const: int) -> Callable[[Any], bool]:
@@ -141,11 +197,25 @@ def read_fast(
     Odd
         If the body does not fit the declaration.
     """
-    values: dict[str, Any] = {}
-    end = layout_reader(spec.body, dialect)(body, 0, len(body), values)
+    read, sound = _forms(spec.body, dialect)
+    values, end = read(body, 0, len(body))
     if end != len(body):
         raise Odd
-    return values, rule_checker(spec.body, dialect)(values)
+    return values, sound(values)
+
+
+@cache
+def _forms(
+    layout: Layout, dialect: str
+) -> tuple[Read, Callable[[dict[str, Any]], bool]]:
+    return layout_reader(layout, dialect), rule_checker(layout, dialect)
+
+
+@cache
+def header_form(layout: Layout) -> tuple[struct.Struct, int]:
+    """Return the ``struct`` form of a frame header, and its magic."""
+    magic = next(f.const for f in layout.fields if f.path == "magic")
+    return struct_of(layout, "*"), magic or 0
 
 
 def _step(tail: Tail, dialect: str) -> Step:
@@ -157,9 +227,10 @@ def _stop(tail: Tail) -> Callable[[int, int, dict[str, Any]], int]:
     length = tail.length
     if not callable(length):
         return lambda _at, end, _values: end
+    size_of_tail = plain(length)
 
     def stop(at: int, end: int, values: dict[str, Any]) -> int:
-        found = at + int(length(values))
+        found = at + int(size_of_tail(values))
         if found > end:
             raise Odd
         return found
@@ -195,20 +266,21 @@ def _ints(tail: Ints, _dialect: str) -> Step:
     if not isinstance(item, FormatField):
         raise TypeError(f"{path}: items of an array are FormatFields")
     order, code, width = str(item.fmtstr)[0], str(item.fmtstr)[1:], int(item.sizeof())
+    unpack_from = struct.unpack_from
 
     def read(body: memoryview, at: int, end: int, values: dict[str, Any]) -> int:
         end = stop(at, end, values)
         count, over = divmod(end - at, width)
         if over:
             raise Odd
-        values[path] = struct.unpack_from(f"{order}{count}{code}", body, at)
+        values[path] = unpack_from(f"{order}{count}{code}", body, at)
         return end
 
     return read
 
 
 def _records(tail: Records, dialect: str) -> Step:
-    stop, path, count_of = _stop(tail), tail.path, tail.count
+    stop, path, count_of = _stop(tail), tail.path, plain(tail.count)
     read_one = layout_reader(tail.record, dialect)
     smallest = max(1, size_of(tail.record, dialect))
     counted = callable(tail.length)
@@ -220,8 +292,7 @@ def _records(tail: Records, dialect: str) -> Step:
             raise Odd
         records = []
         for _ in range(count):
-            record: dict[str, Any] = {}
-            at = read_one(body, at, end, record)
+            record, at = read_one(body, at, end)
             records.append(record)
         if counted and at != end:
             raise Odd
@@ -236,9 +307,7 @@ def _one(tail: One, dialect: str) -> Step:
     read_one = layout_reader(tail.record, dialect)
 
     def read(body: memoryview, at: int, end: int, values: dict[str, Any]) -> int:
-        record: dict[str, Any] = {}
-        at = read_one(body, at, stop(at, end, values), record)
-        values[path] = record
+        values[path], at = read_one(body, at, stop(at, end, values))
         return at
 
     return read

@@ -254,6 +254,10 @@ class Reader:
         layout: Layout,
     ) -> None:
         if at == stop:
+            for part in blob.parts:
+                values[part.path] = [] if isinstance(part, Records) else None
+            if not _stated(blob, values):
+                return
             self._fail(
                 blob.empty_clause or blob.clause,
                 prefix + blob.path,
@@ -263,8 +267,6 @@ class Reader:
                 "the blob may not be empty",
                 fatal=False,
             )
-            for part in blob.parts:
-                values[part.path] = [] if isinstance(part, Records) else None
             return
         for part in blob.parts:
             at = self._tail(part, body, at, stop, values, prefix, layout)
@@ -279,6 +281,12 @@ class Reader:
                 "a count is smaller than the blob, or the blob is padded",
                 fatal=False,
             )
+
+
+def _stated(blob: Blob, values: Mapping[str, Any]) -> bool:
+    """Tell whether an earlier count says that ``blob`` holds records."""
+    records = [part for part in blob.parts if isinstance(part, Records)]
+    return not records or any(int(part.count(values)) for part in records)
 
 
 def broken(

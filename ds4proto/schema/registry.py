@@ -14,7 +14,7 @@ from ds4proto.schema import ds4d, ds4t
 from ds4proto.schema.builder import build_frame
 from ds4proto.schema.declare import FrameSpec, Layout, in_dialect
 from ds4proto.schema.dialects import dialect as find_dialect
-from ds4proto.schema.fast import Odd, layout_reader, read_fast
+from ds4proto.schema.fast import Odd, header_form, read_fast
 from ds4proto.schema.problem import Buf, Problem, SchemaError
 from ds4proto.schema.reference import Reader, shown
 
@@ -136,7 +136,7 @@ def read(
 ) -> Reading:
     """Read a whole frame; what is wrong with it is returned beside its values."""
     view = memoryview(data).cast("B")
-    header = _check_header(spec, view, dialect)
+    header = _check_header(spec, view)
     reading = read_body(
         spec,
         view[spec.header_size :],
@@ -150,16 +150,17 @@ def read(
     return Reading(reading.values, found + reading.problems)
 
 
-def _check_header(spec: FrameSpec, view: memoryview, dialect: str) -> list[Problem]:
+def _check_header(spec: FrameSpec, view: memoryview) -> list[Problem]:
     if spec.header is None:
         return []
     layout = spec.header
-    words: dict[str, Any] = {}
-    rule = {field.path: field.clause for field in layout.fields}
+    form, magic = header_form(layout)
+    size = form.size
+    wanted = (magic, spec.code, len(view) - size)
+    if len(view) >= size and form.unpack_from(view) == wanted:
+        return []
     where = spec.name + ".header"
-    try:
-        layout_reader(layout, dialect.rstrip("?"))(view, 0, len(view), words)
-    except Odd:
+    if len(view) < size:
         return [
             Problem(
                 layout.short_clause,
@@ -172,30 +173,24 @@ def _check_header(spec: FrameSpec, view: memoryview, dialect: str) -> list[Probl
                 fatal=True,
             )
         ]
-    magic = next(f.const for f in layout.fields if f.path == "magic")
-    wanted = {
-        "magic": magic,
-        "type": spec.code,
-        "bytes": len(view) - spec.header_size,
-    }
     found = []
     offset = 0
-    for spec_field in layout.fields:
-        path = spec_field.path
-        if words[path] != wanted[path]:
-            text = "{:#010x}" if path == "magic" else "{}"
+    words = form.unpack_from(view)
+    for field, word, due in zip(layout.fields, words, wanted, strict=True):
+        if word != due:
+            text = "{:#010x}" if field.path == "magic" else "{}"
             found.append(
                 Problem(
-                    rule[path],
-                    f"{where}.{path}",
+                    field.clause,
+                    f"{where}.{field.path}",
                     offset,
                     None,
-                    text.format(wanted[path]),
-                    text.format(words[path]),
-                    fatal=path == "magic",
+                    text.format(due),
+                    text.format(word),
+                    fatal=field.path == "magic",
                 )
             )
-        offset += spec_field.size
+        offset += field.size
     return found
 
 
