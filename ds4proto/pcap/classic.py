@@ -43,6 +43,27 @@ class Walk(NamedTuple):
     fault: CaptureError | None
 
 
+def magic_of(head: bytes) -> tuple[str, int]:
+    """Return byte order and magic number of the file that begins with `head`.
+
+    Raises
+    ------
+    CaptureError
+        On an unknown magic number.
+    """
+    for order in "<>":
+        magic = int.from_bytes(head[:4], "little" if order == "<" else "big")
+        if magic in (PCAP_MAGIC_US, PCAP_MAGIC_NS):
+            return order, magic
+    raise CaptureError(
+        "not a capture file",
+        offset=0,
+        expected="a pcap, pcapng or gzip magic number",
+        found=head[:4].hex(" "),
+        next_step="pass a capture, or name the input as a plain byte stream",
+    )
+
+
 def parse_header(head: bytes) -> ClassicHeader:
     """Read the global header; `head` holds its 24 bytes.
 
@@ -51,18 +72,7 @@ def parse_header(head: bytes) -> ClassicHeader:
     CaptureError
         On an unknown magic number or version.
     """
-    for order in "<>":
-        magic = Struct(order + "I").unpack_from(head)[0]
-        if magic in (PCAP_MAGIC_US, PCAP_MAGIC_NS):
-            break
-    else:
-        raise CaptureError(
-            "not a capture file",
-            offset=0,
-            expected="a pcap, pcapng or gzip magic number",
-            found=head[:4].hex(" "),
-            next_step="pass a capture, or name the input as a plain byte stream",
-        )
+    order, magic = magic_of(head)
     _, major, minor, _, _, snaplen, network = Struct(order + PCAP_HEADER).unpack(
         head[:PCAP_HEADER_BYTES]
     )

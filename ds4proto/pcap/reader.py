@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from ds4proto.pcap.classic import ClassicWalker, parse_header
+from ds4proto.pcap.classic import ClassicWalker, magic_of, parse_header
 from ds4proto.pcap.format import (
     BLOCK_SHB,
     MAX_RECORD_BYTES,
@@ -100,6 +100,12 @@ class CaptureReader:
             self._source.close()
 
     def __iter__(self) -> Iterator[PacketBatch]:
+        try:
+            yield from self._batches()
+        finally:
+            self.close()
+
+    def _batches(self) -> Iterator[PacketBatch]:
         head = self._fill(b"", len(_SHB_MAGIC))
         if not head:
             return
@@ -109,8 +115,7 @@ class CaptureReader:
             return
         head = self._fill(head, PCAP_HEADER_BYTES)
         if len(head) < PCAP_HEADER_BYTES:
-            head_or_zeros = head.ljust(PCAP_HEADER_BYTES, b"\0")
-            parse_header(head_or_zeros)  # another magic number is the better message
+            magic_of(head)
             self._note_truncation(0)
             return
         yield from self._classic(head)
