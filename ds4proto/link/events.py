@@ -39,7 +39,10 @@ class FrameReceived:
         Bytes on the wire, header included.
     direction : str
     problems : tuple of Problem
-        Rules that the frame breaks; it was readable all the same.
+        Rules that the frame breaks; a fatal one says where reading its body stopped.
+    missing : int
+        Payload bytes that crossed the wire but are not at hand (gaps). Where a
+        payload was collected without a sink they read as zeros.
     """
 
     time: float
@@ -51,6 +54,7 @@ class FrameReceived:
     length: int
     direction: Direction = "a>b"
     problems: tuple[Problem, ...] = ()
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,9 @@ class Violation:
 class Skipped:
     """Bytes that belong to no frame, with the reason in a few words.
 
-    ``reason`` is one of ``truncated``, ``not a frame``, ``gap``, ``too long``,
-    ``not captured``, ``foreign``.
+    ``reason`` is one of ``truncated``, ``not a frame``, ``unknown type``, ``too
+    long``, ``gap``, ``not captured``, ``foreign``, ``undecoded`` (bytes of a dialect
+    that is recognised only).
     """
 
     time: float
