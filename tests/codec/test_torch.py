@@ -57,11 +57,15 @@ def test_encode_refuses(x: Any, out: Any, message: str) -> None:
         get("f16").encode(x, out)
 
 
-def test_decode_refuses() -> None:
+def test_decode_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = torch.zeros(8, dtype=torch.uint8)
     with pytest.raises(CodecError, match="wire size"):
         get("f16").decode(wire, values=5)
     with pytest.raises(CodecError, match="out type"):
         get("f16").decode(wire, np.zeros(4, np.float32), values=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", None)  # nothing is allocated before the checks
+        with pytest.raises(CodecError, match="wire size"):
+            get("f16").decode(wire, values=1 << 30)
     with pytest.raises(CodecError, match="number of values"):
         get("f16").decode(wire, values=-1)

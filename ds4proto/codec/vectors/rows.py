@@ -93,6 +93,12 @@ def e4m3_rows() -> Iterator[Row]:
         comment = f"midpoint of 0x{code:02x} and 0x{code + 1:02x}"
         yield from _around(middle, comment, "NearTie", "Tie", 2)
     yield Row(0x3A7FFFFF, "just below 2^-10", ["DoubleRounding"])
+    # The three places where the rule changes, at close range.
+    yield from _around(0x3A800000, "around 2^-10", "NearTie", "Tie", 16)
+    yield from _around(values[8], "around 2^-6", "NearCodeValue", "CodeValue", 16)
+    for step in range(-16, 17):
+        bits = _midpoint(values[7], values[8]) + step
+        yield Row(bits, "around 7.5 * 2^-9", ["SubnormalClamp"])
     first = _midpoint(values[7], values[8])
     last = int(E4M3_SMALLEST_NORMAL) - 1
     for bits in np.linspace(first, last, 65).astype(np.uint32):
