@@ -22,7 +22,7 @@ from ds4proto.codec.parallel import CHUNK, run_slices
 Codes = NDArray[Any]
 
 STREAM_FROM: Final = 1 << 23
-"""Decoded bytes from which on they bypass the cache: they would not stay in it."""
+"""Decoded bytes from which on they bypass the cache: they would not stay there."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,8 @@ class ElementwiseCodec:
         size = self.wire_bytes(bits.size, rows)
         wire = arrays.wire_out(self.name, out, size, bits)
         codes = wire.view(self._code_type)
-        steps = self._load()
-
-        def step(start: int, stop: int) -> None:
-            steps.encode(bits[start:stop], codes[start:stop])
-
-        run_slices(step, bits.size, self._threads)
+        # Encoding is bound by what it reads, and its result leaves at once: no stream.
+        self._run_slices(self._load().encode, None, bits, codes)
         return wire
 
     def decode(self, wire: Any, out: Any = None, *, values: int, rows: int = 1) -> Any:
@@ -143,17 +139,25 @@ class ElementwiseCodec:
         result = arrays.values_out(self.name, out, values, data)
         codes, bits = data.view(self._code_type), result.view(np.uint32)
         steps = self._load()
-        large = result.nbytes >= STREAM_FROM
-
-        def step(start: int, stop: int) -> None:
-            _decode(steps, codes[start:stop], bits[start:stop], large)
-
-        run_slices(step, values, self._threads)
+        stream = steps.stream if result.nbytes >= STREAM_FROM else None
+        self._run_slices(steps.decode, stream, codes, bits)
         return result
 
     def describe(self) -> Mapping[str, str]:
         """Return the choices of the format in words."""
         return dict(self._description)
+
+    def _run_slices(
+        self,
+        step: Callable[[Any, Any], None],
+        stream: Callable[[U32, U32], None] | None,
+        source: Codes,
+        target: Codes,
+    ) -> None:
+        def run(start: int, stop: int) -> None:
+            _run(step, stream, source[start:stop], target[start:stop])
+
+        run_slices(run, target.size, self._threads)
 
     def _load(self) -> Steps:
         if self._steps is None:
@@ -184,15 +188,24 @@ class ElementwiseCodec:
         )
 
 
-def _decode(steps: Steps, codes: Codes, bits: U32, large: bool) -> None:
-    """Decode at once, or block by block through a cached scratch and past the cache."""
-    lead = (-bits.ctypes.data % 64) // 4
-    if not large or steps.stream is None or bits.ctypes.data % 4:
-        steps.decode(codes, bits)
+def _run(
+    step: Callable[[Any, Any], None],
+    stream: Callable[[U32, U32], None] | None,
+    source: Codes,
+    target: Codes,
+) -> None:
+    """Run a step at once or, with ``stream``, in blocks that bypass the cache."""
+    item, address = target.itemsize, target.ctypes.data
+    if stream is None or address % item:
+        step(source, target)
         return
-    steps.decode(codes[:lead], bits[:lead])
-    scratch = np.empty(CHUNK, dtype=np.uint32)
-    for start in range(lead, bits.size, CHUNK):
-        stop = min(start + CHUNK, bits.size)
-        steps.decode(codes[start:stop], scratch[: stop - start])
-        steps.stream(scratch[: stop - start], bits[start:stop])
+    lead = min(-address % 64 // item, target.size)
+    end = target.size - (target.size - lead) % (64 // item)
+    step(source[:lead], target[:lead])
+    scratch = np.empty(CHUNK, dtype=target.dtype)
+    for start in range(lead, end, CHUNK):
+        stop = min(start + CHUNK, end)
+        block = scratch[: stop - start]
+        step(source[start:stop], block)
+        stream(block.view(np.uint32), target[start:stop].view(np.uint32))
+    step(source[end:], target[end:])

@@ -35,6 +35,12 @@ def kernel(function: Callable[..., None], *arguments: str) -> Callable[..., None
     return compiled
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let kernels call a small function of scalars; it becomes part of their loop."""
+    shared: Callable[..., Any] = _extending.register_jitable(function)
+    return shared
+
+
 def hash_kernel(function: Callable[..., Any], result: str, *arguments: str) -> Any:
     """Compile a function with a scalar result, like `kernel`."""
     signature = _type(result)(*(_type(argument) for argument in arguments))

@@ -7,11 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from ds4proto.codec.definition import NumericProfile
-from ds4proto.codec.kernels.compiler import bits_of_f32, f32_of_bits, kernel
+from ds4proto.codec.definition import STRICT, NumericProfile
+from ds4proto.codec.kernels.compiler import (
+    bits_of_f32,
+    f32_of_bits,
+    inlined,
+    kernel,
+)
 
 _W = np.uint32
 _F = np.float32
+
+
+def _magnitude_code(magnitude: Any) -> Any:
+    clipped = min(magnitude, _W(0x43700000))
+    normal = _W(_W(_W(clipped + _W(0x80000)) >> _W(20)) - _W(960))
+    # The encoder's own sum, in f32: it makes the one double rounding as well. The
+    # bound, just below 7.5 * 2^-9, keeps the count at 7.
+    small = f32_of_bits(min(magnitude, _W(0x3C6FFFFF)))
+    count = _W(np.int32(small * _F(512) + _F(0.5)))
+    return normal if magnitude >= _W(0x3C800000) else count
+
+
+_code: Callable[[Any], Any] = inlined(_magnitude_code)
+
+
+def _encode_strict(bits: Any, codes: Any) -> None:
+    # The clip takes NaN along with infinity, and the sign bit always stays.
+    for i in range(bits.shape[0]):
+        b = bits[i]
+        sign = _W(_W(b >> _W(24)) & _W(0x80))
+        codes[i] = np.uint8(_code(_W(b & _W(0x7FFFFFFF))) | sign)
 
 
 def _encode(
@@ -20,13 +46,8 @@ def _encode(
     for i in range(bits.shape[0]):
         b = bits[i]
         magnitude = _W(b & _W(0x7FFFFFFF))
-        sign = _W(_W(b >> _W(31)) << _W(7))
-        clipped = min(magnitude, _W(0x43700000))
-        normal = _W(_W(_W(clipped + _W(0x80000)) >> _W(20)) - _W(960))
-        # The encoder's own sum, in f32: it makes the one double rounding as well.
-        small = f32_of_bits(min(magnitude, _W(0x3C7FFFFF)))
-        count = min(_W(np.int32(small * _F(512) + _F(0.5))), _W(7))
-        code = normal if magnitude >= _W(0x3C800000) else count
+        sign = _W(_W(b >> _W(24)) & _W(0x80))
+        code = _code(magnitude)
         signed = sign if magnitude >= _W(0x00800000) else _W(sign & tiny_sign)
         nan = negative_nan if sign != _W(0) else positive_nan
         codes[i] = np.uint8(nan if magnitude > _W(0x7F800000) else _W(code | signed))
@@ -45,12 +66,15 @@ def _decode(codes: Any, bits: Any) -> None:
         bits[i] = _W(value | sign)
 
 
+_strict = kernel(_encode_strict, "in:u32", "out:u8")
 _encode_profile = kernel(_encode, "in:u32", "out:u8", "u32", "u32", "u32")
 decode = kernel(_decode, "in:u8", "out:u32")
 
 
 def encoder(profile: NumericProfile) -> Callable[[Any, Any], None]:
     """Return the encoder of one numeric profile."""
+    if profile == STRICT:
+        return _strict
     tiny_sign = _W(0x80 if profile.signed_tiny else 0)
     positive, negative = _W(profile.positive_nan), _W(profile.negative_nan)
 
