@@ -1,0 +1,285 @@
+"""``ds4proto decode``: every frame of a capture, one readable line each."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ds4proto.cli._options import DURATION
+from ds4proto.cli._output import printable
+from ds4proto.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ds4proto.trace.decoder import CaptureDecoder
+    from ds4proto.trace.output import RowWriter
+    from ds4proto.trace.rows import FrameRow
+    from ds4proto.trace.text import Piece
+
+__all__ = ["cmd"]
+
+_POLL_S: Final = 0.2
+_PROMPTS: Final = (
+    "note: token ids and hidden states in a capture give prompts and answers away; "
+    "treat this output as you treat those"
+)
+_HELP = """Show every frame of a capture, one readable line each.
+
+FILE is pcap or pcapng, gzip'd or not, the plain bytes of one direction of one
+connection, or - for standard input. Protocols are found by content on any port.
+
+\b
+  ds4proto decode run.pcap
+  ds4proto decode run.pcap --where 'ds4d.work.n_tokens > 1 and problems'
+  ds4proto decode run.pcap --where 'ds4d.result.result_kind == "LOGITS"'
+  ds4proto decode run.pcap --fields time,src_role,ds4d.work.request,ds4d.work.pos0
+  ds4proto decode run.pcap --format jsonl -o frames.jsonl
+  tcpdump -i lo -U -w - tcp | ds4proto decode -
+
+The exit status is 0 when frames were decoded, 2 when there were none; with --strict
+it is 1 when a frame breaks a rule or bytes could not be decoded."""
+
+
+@click.command("decode", help=_HELP)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "jsonl", "parquet"]),
+    default="text", show_default=True, help="How rows are written.",
+)  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", help="Write here, whole or not at all.")
+@click.option("--where", metavar="EXPR", help="Only rows that meet a condition.")
+@click.option("--fields", metavar="A,B", help="Only these columns, by name.")
+@click.option(
+    "--payload", type=click.Choice(["none", "summary", "full"]), default="summary",
+    show_default=True, help="Describe payloads, pass over them, or show their bytes.",
+)  # fmt: skip
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after N rows.")
+@click.option("--follow", is_flag=True, help="Go on while the file grows.")
+@click.option("--until", type=DURATION, help="With --follow: stop after this long.")
+@click.option(
+    "--dialect", metavar="NAME", help="Read under this dialect, whatever it is."
+)
+@click.option("--strict", is_flag=True, help="Exit 1 at any problem.")
+def cmd(
+    files: tuple[str, ...],
+    form: str,
+    output: str | None,
+    where: str | None,
+    fields: str | None,
+    payload: Any,
+    limit: int | None,
+    follow: bool,
+    until: float | None,
+    dialect: str | None,
+    strict: bool,
+) -> int:
+    """Decode captures."""
+    if until is not None and not follow:
+        raise click.UsageError("--until needs --follow")
+    if follow and len(files) > 1:
+        raise click.UsageError("--follow takes one FILE")
+    from ds4proto.trace.decoder import CaptureDecoder
+    from ds4proto.trace.output import columns_named, output_file
+    from ds4proto.trace.where import compile_where
+
+    _check_dialect(dialect)
+    meets = compile_where(where) if where else None
+    columns = columns_named(fields) if fields else None
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise click.UsageError("--format parquet writes binary data: give -o FILE")
+    say = _Stderr(_PROMPTS)
+    left = limit
+    tally = _Tally()
+    with output_file(output) as stream, _stopping(follow) as stop:
+        writer = _writer(form, stream, columns, payload)
+        for name in files:
+            wait = _waiter(stop, until) if follow else None
+            decoder = CaptureDecoder(
+                name, payload=payload, dialect=dialect, follow=follow, wait=wait
+            )
+            writer.file(name if len(files) > 1 else None)
+            writer.source(decoder)
+            try:
+                left = _run(decoder, writer, meets, left, tally, flush=follow)
+            except BrokenPipeError:
+                raise
+            except ValueError as error:
+                say(f"{name}: {error}")
+                tally.damaged = True
+            say.about(name, decoder)
+            tally.damaged |= decoder.info.truncated
+            if left == 0:
+                break
+        writer.finish()
+    if not tally.frames:
+        say("no frame could be decoded")
+        return ExitCode.NOTHING_RAN
+    if strict and (tally.problems or tally.undecoded or tally.damaged):
+        return ExitCode.FAILED
+    return ExitCode.PASSED
+
+
+class _Tally:
+    """What was seen, whether or not it was shown."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.problems = 0
+        self.undecoded = 0
+        self.damaged = False
+
+    def add(self, row: FrameRow) -> None:
+        self.problems += len(row.problems)
+        if row.is_frame:
+            self.frames += 1
+        else:
+            self.undecoded += 1
+
+
+def _run(
+    decoder: CaptureDecoder,
+    writer: _Writer,
+    meets: Callable[[Any], bool] | None,
+    left: int | None,
+    tally: _Tally,
+    *,
+    flush: bool,
+) -> int | None:
+    for row in decoder:
+        tally.add(row)
+        if meets is not None and not meets(row):
+            continue
+        writer.write(row)
+        if flush:
+            writer.flush()
+        if left is not None:
+            left -= 1
+            if left == 0:
+                break
+    return left
+
+
+class _Writer:
+    """A row writer, and what the commands around it need to tell it."""
+
+    def __init__(self, rows: RowWriter) -> None:
+        self._rows = rows
+        self.write = rows.write
+        self.flush = rows.flush
+        self.finish = rows.finish
+
+    def file(self, name: str | None) -> None:
+        self._rows.file(name)
+
+    def source(self, decoder: CaptureDecoder) -> None:
+        from ds4proto.trace.output import TextLines
+
+        if isinstance(self._rows, TextLines):
+            runs = decoder.decoder.runs
+
+            def gates(run: int) -> int | None:
+                return runs[run - 1].gates_per_token if 0 < run <= len(runs) else None
+
+            self._rows.gates = gates
+
+
+def _writer(form: str, stream: Any, columns: Any, payload: str) -> _Writer:
+    from ds4proto.trace.output import JsonLines, TextLines
+
+    if form == "jsonl":
+        return _Writer(JsonLines(stream, columns))
+    if form == "parquet":
+        from ds4proto.trace.parquet import ParquetRows
+
+        return _Writer(ParquetRows(stream, columns, payload=payload != "none"))
+    styled = _styler() if stream is sys.stdout.buffer and sys.stdout.isatty() else None
+    return _Writer(TextLines(stream, columns, printable=printable, styled=styled))
+
+
+def _styler() -> Callable[[Sequence[Piece]], str] | None:
+    from ds4proto.cli._output import stdout
+
+    console = stdout()
+    if console.no_color or not console.is_terminal:
+        return None
+    from rich.text import Text
+
+    def styled(pieces: Sequence[Piece]) -> str:
+        line = Text.assemble(*pieces, no_wrap=True)
+        with console.capture() as capture:
+            console.print(line, soft_wrap=True, end="")
+        return capture.get()
+
+    return styled
+
+
+def _check_dialect(name: str | None) -> None:
+    if name is None:
+        return
+    from ds4proto.schema import all_dialects
+
+    known = [dialect.name for dialect in all_dialects()]
+    if name.rstrip("?") not in known:
+        raise click.UsageError(f"no dialect {name!r}; known: {', '.join(known)}")
+
+
+class _Stderr:
+    """Says things on standard error; the note about prompts once, before all."""
+
+    def __init__(self, first: str) -> None:
+        self(first)
+
+    def __call__(self, text: str) -> None:
+        sys.stdout.flush()
+        print(f"ds4proto decode: {printable(text)}", file=sys.stderr)
+
+    def about(self, name: str, decoder: CaptureDecoder) -> None:
+        """Warn of what the container lacks."""
+        at = decoder.info.truncated_at
+        if at is not None:
+            self(
+                f"{name}: the file ends inside a record at offset {at}; everything "
+                "before it was decoded"
+            )
+        if decoder.info.marked_complete is False:
+            self(f"{name}: the recorder did not finish this file")
+
+
+@contextmanager
+def _stopping(follow: bool) -> Iterator[threading.Event]:
+    """Let the first Ctrl-C end the following, and the rows so far be written."""
+    stop = threading.Event()
+    if not follow or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def interrupted(_signal: int, _frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C breaks off at once
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _waiter(stop: threading.Event, until: float | None) -> Callable[[], bool]:
+    """Return what the reader calls at the end of a file that may still grow."""
+    deadline = None if until is None else time.monotonic() + until
+
+    def wait() -> bool:
+        pause = _POLL_S
+        if deadline is not None:
+            pause = min(pause, deadline - time.monotonic())
+            if pause <= 0:
+                return False
+        return not stop.wait(pause)
+
+    return wait

@@ -1,0 +1,264 @@
+"""Captures in, rows out: the front of the traces."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, BinaryIO, Final, cast
+
+from ds4proto.link.limits import DEFAULT_LIMITS, Limits
+from ds4proto.pcap.reader import CaptureReader
+from ds4proto.pcap.types import CaptureInfo
+from ds4proto.schema.recognise import protocol_of
+from ds4proto.trace.rows import FrameRow
+from ds4proto.trace.runs import Run, RunTable
+from ds4proto.trace.sinks import PayloadMode
+from ds4proto.trace.streams import Watch
+from ds4proto.trace.tcp import Reassembler, stream_file_events
+from ds4proto.trace.tcp_events import Closed, Data, Gap, Opened, StreamEvent
+
+__all__ = ["CaptureDecoder", "Decoder", "Source", "decode"]
+
+Source = str | PathLike[str] | BinaryIO
+Wait = Callable[[], bool]
+
+_GZIP: Final = b"\x1f\x8b"
+_PEEK: Final = 512
+
+
+class Decoder:
+    """Sans-IO: stream events in, rows out.
+
+    Parameters
+    ----------
+    payload : {"summary", "none", "full"}
+        Describe payloads, pass over them, or keep up to 1 MiB of each as well.
+    limits : Limits
+        Caps on announced lengths.
+    dialect : str, optional
+        Read everything under this dialect instead of the one recognised.
+
+    Attributes
+    ----------
+    table : RunTable
+    ended : list of Watch
+        Connections that are over, with where their bytes went.
+    """
+
+    def __init__(
+        self,
+        *,
+        payload: PayloadMode = "summary",
+        limits: Limits = DEFAULT_LIMITS,
+        dialect: str | None = None,
+        start_ns: int | None = None,
+    ) -> None:
+        self._payload = payload
+        self._limits = limits
+        self._dialect = dialect
+        self._start_ns = start_ns
+        self._watches: dict[int, Watch] = {}
+        self.table = RunTable()
+        self.ended: list[Watch] = []
+
+    @property
+    def runs(self) -> list[Run]:
+        """Runs found so far."""
+        return self.table.runs
+
+    def start_at(self, time_ns: int) -> None:
+        """Tell the time of the capture's first packet; later calls do nothing."""
+        if self._start_ns is None:
+            self._start_ns = time_ns
+
+    def feed(self, event: StreamEvent) -> Iterator[FrameRow]:
+        """Take one event of the reassembly; yield the rows that it completes."""
+        if isinstance(event, Data):
+            yield from self._watches[event.stream].data(event)
+        elif isinstance(event, Opened):
+            self._open(event)
+        elif isinstance(event, Gap):
+            yield from self._watches[event.stream].gap(event)
+        elif isinstance(event, Closed):
+            if event.kind == "fin":
+                yield from self._watches[event.stream].closed(event.direction)
+        else:
+            watch = self._watches.pop(event.stream)
+            yield from watch.end(event.stats)
+            self.ended.append(watch)
+
+    def _open(self, event: Opened) -> None:
+        if self._start_ns is None:
+            self._start_ns = event.time_ns
+        self._watches[event.stream] = Watch(
+            event,
+            self.table,
+            self._start_ns,
+            payload=self._payload,
+            limits=self._limits,
+            dialect=self._dialect,
+            on_open=self._before,
+        )
+
+    def _before(self, opening: Watch) -> Iterator[FrameRow]:
+        """Settle connections to the same listener first: order makes the pair."""
+        for watch in list(self._watches.values()):
+            if watch.number >= opening.number:
+                break
+            if watch.b == opening.b and watch.undecided:
+                yield from watch.settle()
+
+
+class CaptureDecoder:
+    """Iterator over the rows of one capture.
+
+    Parameters
+    ----------
+    source : path, "-" or binary stream
+        pcap, pcapng, either of them gzip'd, or the plain bytes of one direction of
+        one connection (told by its first magic).
+    payload, limits, dialect
+        As for `Decoder`.
+    follow, wait
+        As for `ds4proto.pcap.reader.CaptureReader`.
+
+    Attributes
+    ----------
+    decoder : Decoder
+    info : CaptureInfo
+        What the container said; `truncated` where its last record is cut off.
+    packets : int
+    packet_counts : Counter
+        Packets by what became of them.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        payload: PayloadMode = "summary",
+        limits: Limits = DEFAULT_LIMITS,
+        dialect: str | None = None,
+        follow: bool = False,
+        wait: Wait | None = None,
+    ) -> None:
+        self.decoder = Decoder(payload=payload, limits=limits, dialect=dialect)
+        self.info = CaptureInfo()
+        self._source = source
+        self._follow = follow
+        self._wait = wait
+        self._reader: CaptureReader | None = None
+        self._reassembler = Reassembler()
+        self.plain_stream = False
+
+    @property
+    def packets(self) -> int:
+        """Packets read so far."""
+        return self._reader.packets if self._reader is not None else 0
+
+    @property
+    def packet_counts(self) -> dict[str, int]:
+        """Packets by what became of them."""
+        return dict(self._reassembler.counts)
+
+    def __iter__(self) -> Iterator[FrameRow]:
+        source, head = _peek(self._source)
+        if protocol_of(head) is not None:
+            self.plain_stream = True
+            for event in stream_file_events(source):
+                yield from self.decoder.feed(event)
+            return
+        yield from self._capture(source)
+
+    def _capture(self, source: Source) -> Iterator[FrameRow]:
+        feed = self.decoder.feed
+        with CaptureReader(source, follow=self._follow, wait=self._wait) as reader:
+            self._reader, self.info = reader, reader.info
+            batches = iter(reader)
+            damage: ValueError | None = None
+            while True:
+                try:
+                    batch = next(batches, None)
+                except ValueError as error:
+                    damage = error
+                    batch = None
+                if batch is None:
+                    break
+                if len(batch):
+                    self.decoder.start_at(int(batch.time_ns[0]))
+                for event in self._reassembler.feed(batch):
+                    yield from feed(event)
+        for event in self._reassembler.finish():
+            yield from feed(event)
+        if damage is not None:
+            raise damage
+
+
+def decode(source: Source, *, payload: PayloadMode = "summary") -> Iterator[FrameRow]:
+    """Yield a row a frame, in the order of the capture, in constant memory.
+
+    Parameters
+    ----------
+    source : path, "-" or binary stream
+        pcap, pcapng, gzip'd or not, or the plain bytes of one direction.
+    payload : {"summary", "none", "full"}
+
+    Raises
+    ------
+    CaptureError
+        At damage, after the rows of everything before it.
+    OSError
+        Where the source cannot be read.
+    """
+    return iter(CaptureDecoder(source, payload=payload))
+
+
+class _Peeked:
+    """A binary stream of which the first bytes were read already."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head = head
+        self._rest = rest
+        self._read_some: Any = getattr(rest, "read1", rest.read)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, those peeked at first."""
+        if self._head:
+            if size < 0:
+                head, self._head = self._head, b""
+                return head + self._rest.read()
+            data, self._head = self._head[:size], self._head[size:]
+            return data
+        return cast(bytes, self._read_some(size))
+
+
+def _peek(source: Source) -> tuple[Source, bytes]:
+    """Return a source that still gives everything, and its first bytes, unpacked."""
+    if isinstance(source, str | PathLike) and str(source) != "-":
+        with open(source, "rb") as file:  # noqa: PTH123 - either kind of path
+            return source, _unpacked(file.read(_PEEK))
+    stream: BinaryIO
+    if isinstance(source, str | PathLike):
+        import sys
+
+        stream = sys.stdin.buffer
+    else:
+        stream = source
+    read_some = getattr(stream, "read1", stream.read)  # a pipe may hold few bytes
+    head = b""
+    while len(head) < len(_GZIP) + 2:
+        more = read_some(_PEEK if not head else 1)
+        if not more:
+            break
+        head += more
+    return cast(BinaryIO, _Peeked(head, stream)), _unpacked(head)
+
+
+def _unpacked(head: bytes) -> bytes:
+    if head[: len(_GZIP)] != _GZIP:
+        return head
+    try:
+        return zlib.decompressobj(31).decompress(head, _PEEK)
+    except zlib.error:
+        return b""
