@@ -1,0 +1,221 @@
+"""Generated blocks inside the chapters of the specification.
+
+A block stands between markers, so that prose and tables live in one file:
+
+    <!-- ds4proto: layout DS4D.WORK upstream -->
+    ... written by `ds4proto spec build` ...
+    <!-- ds4proto: end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ds4proto import clauses
+from ds4proto.emit import tables
+from ds4proto.errors import WrongUsage
+
+_MARK: Final = re.compile(
+    r"<!-- ds4proto: (?P<call>[^\n]*?) -->\n(?P<old>.*?)<!-- ds4proto: end -->",
+    re.DOTALL,
+)
+
+_EVIDENCE: Final = {
+    "measured": "measured",
+    "exhaustive": "measured over the whole range",
+    "read": "read, not run",
+    "hypothesis": "hypothesis",
+}
+
+
+def _layout(name: str, dialect: str) -> str:
+    from ds4proto.schema.dsv4 import CONTAINERS
+    from ds4proto.schema.registry import frame
+
+    containers = {spec.name: spec for spec in CONTAINERS}
+    spec = containers.get(name) or frame(name, dialect=dialect)
+    return tables.layout_table(spec.body, dialect)
+
+
+def _record(name: str, dialect: str) -> str:
+    from ds4proto.schema.declare import One, Records, walk_tails
+    from ds4proto.schema.registry import frames
+
+    for spec in frames(dialect=dialect):
+        for tail in walk_tails(spec.body.tails):
+            if isinstance(tail, Records | One) and tail.record.name == name:
+                return tables.layout_table(tail.record, dialect)
+    raise WrongUsage(f"no record {name!r} in the frames of dialect {dialect}")
+
+
+def _header(protocol: str) -> str:
+    from ds4proto.schema.registry import header_of
+
+    return tables.layout_table(header_of(protocol), "*")
+
+
+def _slab() -> str:
+    from ds4proto.model.known import KNOWN_MODELS
+
+    return tables.slab_table([(m.name, m.layers, m.width) for m in KNOWN_MODELS])
+
+
+def _models() -> str:
+    from ds4proto.model.known import KNOWN_MODELS
+
+    rows = []
+    for model in KNOWN_MODELS:
+        gates = model.gates
+        mask = (
+            ", ".join(f"{word:#x}" for word in gates.mask) if any(gates.mask) else "0"
+        )
+        rows.append(
+            (
+                model.model_id,
+                f"`{model.name}`",
+                model.layers,
+                model.width,
+                model.hidden_values,
+                model.vocabulary,
+                model.experts,
+                f"{gates.start} / {gates.step} / {gates.gates_per_token}",
+                mask,
+                ", ".join(sorted(model.split_on)) or "nowhere",
+            )
+        )
+    head = (
+        "model_id",
+        "name",
+        "layers",
+        "n_embd",
+        "hidden values a token",
+        "vocabulary",
+        "experts",
+        "gate start / step / per token",
+        "mask",
+        "logits split on",
+    )
+    return tables.table(head, rows)
+
+
+def _codecs() -> str:
+    from ds4proto import codec
+
+    rows = []
+    for name in codec.names():
+        facts = codec.get(name).describe()
+        rows.append((f"`{name}`", *(facts.get(key, "") for key in _CODEC_COLUMNS)))
+    return tables.table(("codec", *_CODEC_COLUMNS), rows)
+
+
+_CODEC_COLUMNS: Final = (
+    "wire",
+    "worst_relative_error",
+    "smallest_normal",
+    "subnormal_step",
+    "ties",
+    "clip",
+    "nan",
+    "negative_zero",
+)
+
+
+def clause_lines(chapter: str, section: str = "") -> str:
+    """Return the clauses of a chapter, or of one of its sections, as Markdown."""
+    found = [
+        clause
+        for clause in clauses.load()
+        if clause.chapter == chapter and (not section or clause.section == section)
+    ]
+    if not found:
+        raise WrongUsage(f"no clause in chapter {chapter!r}, section {section!r}")
+    lines: list[str] = []
+    heading = None
+    for clause in found:
+        if not section and clause.section != heading:
+            heading = clause.section
+            if heading:
+                lines += [f"#### {heading.capitalize()}", ""]
+        lines += [clause_text(clause), ""]
+    return "\n".join(lines).rstrip()
+
+
+def clause_text(clause: clauses.Clause) -> str:
+    """Return one clause as a Markdown paragraph with an anchor."""
+    tags = [" and ".join(clause.role), _EVIDENCE[clause.evidence]]
+    if clause.dialects != ("*",):
+        tags.append("dialects " + ", ".join(clause.dialects))
+    if clause.tier == "engine":
+        tags.append("the engine decides")
+    if clause.kind != "rule":
+        tags.append({"defect": "known peer defect", "ours": "ours"}[clause.kind])
+    parts = [
+        f'<a id="{clause.id}"></a>**{clause.id}** {clause.text}',
+        f"*{'; '.join(tags)}.*",
+    ]
+    if clause.observed:
+        parts.append(f"On violation: {clause.observed}.")
+    elif clause.error:
+        parts.append(f"Text: `{clause.error}`.")
+    if clause.detector:
+        parts.append(f"Detector: {clause.detector}.")
+    if clause.reason:
+        parts.append(f"Reason: {clause.reason}.")
+    if clause.source:
+        parts.append(f"Shown by: {clause.source}.")
+    return " ".join(part.replace("..", ".") for part in parts)
+
+
+_BLOCKS: Final[dict[str, Callable[..., str]]] = {
+    "layout": _layout,
+    "record": _record,
+    "header": _header,
+    "frames": tables.frame_list,
+    "dialects": tables.dialect_table,
+    "recognition": tables.recognition_table,
+    "sizes": tables.size_table,
+    "differences": tables.differences,
+    "slab": _slab,
+    "models": _models,
+    "codecs": _codecs,
+    "clauses": clause_lines,
+}
+
+
+def rebuild(text: str, where: str) -> str:
+    """Return a chapter with every block written anew.
+
+    Raises
+    ------
+    WrongUsage
+        For a block that does not exist or whose words are off; names the file.
+    """
+
+    def write(match: re.Match[str]) -> str:
+        call = match["call"]
+        name, *words = _words(call)
+        make = _BLOCKS.get(name)
+        if make is None:
+            known = ", ".join(_BLOCKS)
+            raise WrongUsage(f"{where}: no block {name!r}; known: {known}")
+        try:
+            body = make(*words)
+        except (KeyError, TypeError) as error:
+            raise WrongUsage(f"{where}: block {call!r}: {error}") from error
+        return f"<!-- ds4proto: {call} -->\n\n{body}\n\n<!-- ds4proto: end -->"
+
+    return _MARK.sub(write, text)
+
+
+def _words(call: str) -> list[str]:
+    import shlex
+
+    return shlex.split(call)
+
+
+def chapters(folder: Path) -> list[Path]:
+    """Return the chapter files of a folder, in order of their names."""
+    return sorted(folder.rglob("*.md"))

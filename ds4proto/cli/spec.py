@@ -1,0 +1,225 @@
+"""``ds4proto spec``: read the clauses, build and check the specification."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ds4proto.cli._options import json_option
+from ds4proto.cli._output import stderr, stdout, write_json
+from ds4proto.errors import ExitCode, WrongUsage
+
+_FOLDER = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("spec"),
+    show_default=True,
+    help="Folder of the chapters, in a clone of the repository.",
+)
+
+
+@click.group(
+    epilog="\b\nExamples:\n"
+    "  ds4proto spec show DS4D-WORK-07\n"
+    "  ds4proto spec show DS4D.WORK\n"
+    "  ds4proto spec diff v9w v14"
+)
+def cmd() -> None:
+    """Read the specification: chapters, frames, clauses.
+
+    Every rule of the protocols is one numbered clause. Verdicts and decoded frames
+    cite these numbers; `show` says what one of them demands.
+    """
+
+
+@cmd.command(
+    "list",
+    epilog="\b\nExamples:\n  ds4proto spec list\n  ds4proto spec list --chapter rdma",
+)
+@click.option("--chapter", help="Only the clauses of this chapter.")
+@json_option
+def list_clauses(chapter: str | None, as_json: bool) -> int:
+    """List the chapters, or the clauses of one."""
+    from ds4proto import clauses
+
+    found = clauses.load()
+    counts: dict[str, tuple[int, int]] = {}
+    for clause in found:
+        total, must = counts.get(clause.chapter, (0, 0))
+        counts[clause.chapter] = (total + 1, must + clause.mandatory)
+    if chapter is not None and chapter not in counts:
+        raise WrongUsage(f"no chapter {chapter!r}; known: {', '.join(counts)}")
+    console = stdout()
+    if chapter is None:
+        rows = [
+            {"chapter": name, "clauses": total, "must": must}
+            for name, (total, must) in counts.items()
+        ]
+        if as_json:
+            write_json(rows)
+        for row in rows if not as_json else ():
+            console.print(
+                f"{row['chapter']:18} {row['clauses']:4} clauses, {row['must']:4} MUST"
+            )
+        return ExitCode.PASSED
+    rows = [
+        {"id": clause.id, "keyword": clause.keyword, "text": clause.text}
+        for clause in found
+        if clause.chapter == chapter
+    ]
+    if as_json:
+        write_json(rows)
+    for row in rows if not as_json else ():
+        console.print(f"{row['id']:18} {row['text']}")
+    return ExitCode.PASSED
+
+
+@cmd.command(
+    epilog="\b\nExamples:\n"
+    "  ds4proto spec show DS4D-WORK-07\n"
+    "  ds4proto spec show DS4T.HELLO --dialect v9w"
+)
+@click.argument("what")
+@click.option("--dialect", help="Dialect of a frame's table; default: the main one.")
+@json_option
+def show(what: str, dialect: str | None, as_json: bool) -> int:
+    """Show one clause (DS4D-WORK-07) or the table of one frame (DS4D.WORK)."""
+    if "." in what:
+        return _show_frame(what, dialect, as_json)
+    return _show_clause(what, as_json)
+
+
+def _show_clause(name: str, as_json: bool) -> int:
+    from dataclasses import asdict
+
+    from ds4proto import clauses
+
+    try:
+        clause = clauses.get(name.upper())
+    except clauses.UnknownClauseError as error:
+        raise WrongUsage(str(error)) from None
+    facts: dict[str, Any] = asdict(clause)
+    if as_json:
+        write_json(facts)
+        return ExitCode.PASSED
+    console = stdout()
+    console.print(f"{clause.id}  ({clause.chapter}, {clause.kind})")
+    console.print(f"  {clause.text}")
+    for key in ("role", "dialects"):
+        console.print(f"  {key}: {', '.join(facts[key])}")
+    for key in ("evidence", "source", "observed", "error", "detector", "reason"):
+        if facts[key]:
+            console.print(f"  {key}: {facts[key]}")
+    return ExitCode.PASSED
+
+
+def _show_frame(name: str, dialect: str | None, as_json: bool) -> int:
+    from ds4proto.emit.tables import field_limit, layout_table
+    from ds4proto.schema.dialects import DEFAULT_DS4D, DEFAULT_DS4T
+    from ds4proto.schema.registry import frame
+
+    name = name.upper()
+    wanted = dialect or (DEFAULT_DS4D if name.startswith("DS4D.") else DEFAULT_DS4T)
+    try:
+        spec = frame(name, dialect=wanted)
+    except KeyError as error:
+        raise WrongUsage(str(error.args[0])) from None
+    if as_json:
+        at, fields = 0, []
+        for entry in spec.fixed(wanted):
+            fields.append(
+                {
+                    "field": entry.path,
+                    "offset": at,
+                    "bytes": entry.size,
+                    "type": entry.type_name,
+                    "meaning": entry.doc,
+                    "unit": entry.unit,
+                    "values": field_limit(entry, wanted),
+                    "clause": entry.clause,
+                }
+            )
+            at += entry.size
+        tails = [tail.path for tail in spec.tails(wanted)]
+        write_json({"frame": name, "dialect": wanted, "fields": fields, "tails": tails})
+        return ExitCode.PASSED
+    console = stdout()
+    console.print(f"{name} in dialect {wanted}: {spec.doc}")
+    _print_table(layout_table(spec.body, wanted))
+    return ExitCode.PASSED
+
+
+def _print_table(markdown: str) -> None:
+    from rich.table import Table
+
+    lines = markdown.splitlines()
+    shown = Table(box=None, pad_edge=False)
+    for head in lines[0].strip("| ").split(" | "):
+        shown.add_column(head, overflow="fold")
+    for line in lines[2:]:
+        cells = line[2:-2].replace("\\|", "/").split(" | ")
+        shown.add_row(*(cell.replace("`", "").strip() for cell in cells))
+    stdout().print(shown)
+
+
+@cmd.command(epilog="\b\nExample:\n  ds4proto spec diff v9w v14")
+@click.argument("first")
+@click.argument("second")
+def diff(first: str, second: str) -> int:
+    """Show what breaks between two dialects."""
+    from ds4proto.emit.tables import differences
+
+    try:
+        text = differences(first, second)
+    except KeyError as error:
+        raise WrongUsage(str(error.args[0])) from None
+    sys.stdout.write(text + "\n")
+    return ExitCode.PASSED
+
+
+@cmd.command(epilog="\b\nExample:\n  ds4proto spec build --dir spec")
+@_FOLDER
+def build(folder: Path) -> int:
+    """Write the generated blocks of every chapter anew."""
+    changed = 0
+    for path, old, new in _rebuilt(folder):
+        if old != new:
+            changed += 1
+            part = path.with_suffix(".md.part")
+            part.write_text(new, encoding="utf-8")
+            part.replace(path)
+            stderr().print(f"written: {path}")
+    stdout().print(f"{changed} chapters changed")
+    return ExitCode.PASSED
+
+
+@cmd.command(epilog="\b\nExample:\n  ds4proto spec check --dir spec")
+@_FOLDER
+def check(folder: Path) -> int:
+    """Fail where a chapter differs from what the declarations give."""
+    drifted = [path for path, old, new in _rebuilt(folder) if old != new]
+    for path in drifted:
+        stderr().print(f"drifted: {path}; run `ds4proto spec build`")
+    if drifted:
+        return ExitCode.FAILED
+    stdout().print("every generated block is up to date")
+    return ExitCode.PASSED
+
+
+def _rebuilt(folder: Path) -> list[tuple[Path, str, str]]:
+    from ds4proto.cli._spec_blocks import chapters, rebuild
+
+    files = chapters(folder)
+    if not files:
+        raise WrongUsage(
+            f"{folder} holds no chapters; run this in a clone, or name it with --dir"
+        )
+    found = []
+    for path in files:
+        old = path.read_text(encoding="utf-8")
+        found.append((path, old, rebuild(old, str(path))))
+    return found
