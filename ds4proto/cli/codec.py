@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from ds4proto.cli._options import json_option
+from ds4proto.cli._output import progress, stdout, write_json
 from ds4proto.codec.base import PROFILES
 
 if TYPE_CHECKING:
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
     from ds4proto.codec.verify import Verdict
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+_HELP = """Look at the formats of activations on the wire and check them here.
+
+\b
+Examples:
+  ds4proto codec list                 what there is
+  ds4proto codec describe e4m3        how a format rounds, clips, treats NaN
+  ds4proto codec verify               run all packaged test vectors
+  ds4proto codec verify --exhaustive  compare fast and plain code, all f32 values"""
 
 
-@click.group("codec")
+@click.group("codec", help=_HELP)
 def cmd() -> None:
-    r"""Look at the formats of activations on the wire and check them here.
-
-    \b
-      ds4proto codec list                what there is
-      ds4proto codec describe e4m3       how a format rounds, clips and treats NaN
-      ds4proto codec verify              run all packaged test vectors
-      ds4proto codec verify --exhaustive compare fast and plain code on all f32 values
-    """
+    """Hold the commands about codecs."""
 
 
 @cmd.command("list")
-@_JSON
+@json_option
 def list_codecs(as_json: bool) -> None:
     """List the codecs with their widths."""
     from ds4proto.codec import get, names
 
     rows = [dict(get(name, path="numpy").describe()) for name in names()]
     if as_json:
-        click.echo(json.dumps({"codecs": rows}))
+        write_json({"codecs": rows})
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("codec", "bits a value", "largest", "wire", "source")
     for row in rows:
         keys = ("name", "bits_per_value", "largest", "wire", "source")
         table.add_row(*(row.get(key, "") for key in keys))
-    Console().print(table)
+    stdout().print(table)
 
 
 @cmd.command()
@@ -58,7 +58,7 @@ def list_codecs(as_json: bool) -> None:
     show_default=True,
     help="Numeric profile of the peer's build: " + ", ".join(PROFILES) + ".",
 )
-@_JSON
+@json_option
 def describe(name: str, profile: str, as_json: bool) -> None:
     """Tell how codec NAME rounds, clips and treats special values."""
     from ds4proto.codec import CodecError, get
@@ -68,15 +68,14 @@ def describe(name: str, profile: str, as_json: bool) -> None:
     except CodecError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(dict(facts)))
+        write_json(dict(facts))
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
-        table.add_row(f"[bold]{key.replace('_', ' ')}[/bold]", value)
-    Console().print(table)
+        table.add_row(key.replace("_", " "), value)
+    stdout().print(table)
 
 
 @cmd.command()
@@ -101,7 +100,7 @@ def describe(name: str, profile: str, as_json: bool) -> None:
     help="Like --exhaustive, over N random patterns.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of --sample.")
-@_JSON
+@json_option
 def verify(
     codecs: tuple[str, ...],
     path: str,
@@ -109,7 +108,7 @@ def verify(
     sample: int | None,
     seed: int,
     as_json: bool,
-) -> None:
+) -> int:
     """Run the test vectors of CODECS (all if none is named).
 
     With --exhaustive or --sample, compare the compiled code with the plain definition
@@ -129,15 +128,15 @@ def verify(
         raise click.UsageError("--seed must be 0 or more")
     chosen = codecs or names()
     if exhaustive or sample is not None:
-        verdicts = _run_patterns(chosen, sample, seed, as_json)
+        verdicts = _run_patterns(chosen, sample, seed)
     else:
-        verdicts = _run_vectors(chosen, path, as_json)
+        verdicts = _run_vectors(chosen, path)
     code = exit_code(verdicts)
     _print_verdicts(verdicts, code, as_json)
-    sys.exit(code)
+    return code
 
 
-def _run_vectors(names: Sequence[str], path: str, quiet: bool) -> list[Verdict]:
+def _run_vectors(names: Sequence[str], path: str) -> list[Verdict]:
     from ds4proto.codec import verify as checks
     from ds4proto.codec.base import Path
 
@@ -146,46 +145,20 @@ def _run_vectors(names: Sequence[str], path: str, quiet: bool) -> list[Verdict]:
         wanted = ("numpy",)
     elif path == "numba":
         wanted = ("numba",)
-    with _progress(quiet) as progress:
-        task = progress.add_task("vectors", total=checks.vector_count(names, wanted))
-        verdicts = list(
-            checks.verify_vectors(names, wanted, lambda n: progress.advance(task, n))
-        )
+    with progress("vectors", checks.vector_count(names, wanted)) as advance:
+        verdicts = list(checks.verify_vectors(names, wanted, advance))
     return verdicts + list(checks.missing_paths(names, wanted))
 
 
-def _run_patterns(
-    names: Sequence[str], sample: int | None, seed: int, quiet: bool
-) -> list[Verdict]:
+def _run_patterns(names: Sequence[str], sample: int | None, seed: int) -> list[Verdict]:
     from ds4proto.codec import verify as checks
 
     total = len(checks.pattern_checks(names)) * (sample or checks.ALL_PATTERNS)
-    with _progress(quiet) as progress:
-        task = progress.add_task("f32 patterns", total=total)
+    with progress("f32 patterns", total) as advance:
         verdicts = list(
-            checks.verify_patterns(
-                names,
-                lambda n: progress.advance(task, n),
-                sample=sample,
-                seed=seed,
-            )
+            checks.verify_patterns(names, advance, sample=sample, seed=seed)
         )
     return verdicts + list(checks.missing_paths(names, ("numba",)))
-
-
-def _progress(quiet: bool) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=quiet or not sys.stderr.isatty(),
-        transient=True,
-    )
 
 
 def _print_verdicts(verdicts: Sequence[Verdict], code: int, as_json: bool) -> None:
@@ -195,27 +168,26 @@ def _print_verdicts(verdicts: Sequence[Verdict], code: int, as_json: bool) -> No
     failed = sum(verdict.failed for verdict in verdicts)
     if as_json:
         rows = [asdict(v) | {"verdict": _word(v)} for v in verdicts]
-        click.echo(
-            json.dumps({"ran": ran, "failed": failed, "exit": code, "verdicts": rows})
-        )
+        write_json({"ran": ran, "failed": failed, "exit": code, "verdicts": rows})
         return
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("what", "path", "profile", "ran", "failed", "verdict", "note")
     for v in verdicts:
-        colour = {"pass": "green", "FAIL": "red"}.get(_word(v), "yellow")
+        word = _word(v)
+        style = {"pass": "green", "FAIL": "bold red"}.get(word, "yellow")
         table.add_row(
             v.subject,
             v.path,
             v.profile,
             str(v.ran),
             str(v.failed),
-            f"[{colour}]{_word(v)}[/{colour}]",
-            escape(v.first),
+            Text(word, style),
+            v.first,
         )
-    Console().print(table)
+    if verdicts:
+        stdout().print(table)
     if ran:
         click.echo(f"{ran} checks, {failed} failed")
     else:

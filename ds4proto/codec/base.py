@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from ds4proto.errors import Ds4ProtoError
+
 Path = Literal["auto", "numpy", "numba"]
 
 PROFILES: Final = ("strict", "gcc-linux", "clang-fast", "gcc-fast")
@@ -14,7 +16,7 @@ MAX_WIRE_BYTES: Final = 2**32 - 1
 """Largest payload that a u32 length field can announce (DS4D, section 5.5)."""
 
 
-class CodecError(ValueError):
+class CodecError(Ds4ProtoError, ValueError):
     """A codec was asked for something that it cannot do.
 
     Parameters
