@@ -35,6 +35,7 @@ FILE is pcap or pcapng, gzip'd or not, the plain bytes of one direction of one
 connection, or - for standard input. Protocols are found by content on any port.
 
 \b
+Examples:
   ds4proto decode run.pcap
   ds4proto decode run.pcap --where 'ds4d.work.n_tokens > 1 and problems'
   ds4proto decode run.pcap --where 'ds4d.result.result_kind == "LOGITS"'

@@ -22,6 +22,11 @@ Every byte of TCP payload is accounted for: as part of a frame, or as undecoded 
 the reason. Several FILEs are summed; with --json the single reports stand under
 "files".
 
+\b
+Examples:
+  ds4proto stats run.pcap
+  ds4proto stats run.pcap --json | jq .frames
+
 The exit status is 0 when frames were found, 2 when there were none; with --strict it
 is 1 when a frame breaks a rule or bytes could not be decoded."""
 
@@ -90,8 +95,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     say(str(report["file"]), "bold")
     say(
         f"{report['packets']} packets, {report['streams']} TCP streams "
-        f"({report['foreign_streams']} foreign), {report['stream_bytes']} payload bytes: "
-        f"{report['accounted_bytes']} in frames, {report['undecoded_bytes']} not"
+        f"({report['foreign_streams']} foreign), {report['stream_bytes']} payload "
+        f"bytes: {report['accounted_bytes']} in frames, {report['undecoded_bytes']} not"
     )
     rows = report["frames"]
     if rows:
