@@ -141,7 +141,7 @@ class FieldSpec:
         return f"{kind}{8 * self.size}{end}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tail:
     """A variable part behind the fixed part; ``length`` is in bytes."""
 
@@ -151,13 +151,16 @@ class Tail:
     clause: str = ""
     dialects: frozenset[str] = EVERY
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}>"
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Text(Tail):
     """Raw bytes shown as text (UTF-8, other bytes kept by surrogate escapes)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ints(Tail):
     """A run of equal integers, read as a tuple."""
 
@@ -165,7 +168,7 @@ class Ints(Tail):
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Payload(Tail):
     """Bulk bytes, handed out as a memoryview and never copied.
 
@@ -177,7 +180,7 @@ class Payload(Tail):
     bits: Length | int = 32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Records(Tail):
     """``count`` records of one layout; values are a list of mappings."""
 
@@ -185,14 +188,14 @@ class Records(Tail):
     count: Length = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class One(Tail):
     """Exactly one record of a layout; the value is a mapping."""
 
     record: Layout = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Blob(Tail):
     """A counted area that holds further tails and nothing else."""
 
@@ -228,6 +231,9 @@ class Layout:
     rules: tuple[Rule, ...] = ()
     short_clause: str = ""
     trailing_clause: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Layout {self.name}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,6 +271,9 @@ class FrameSpec:
     dialects: frozenset[str] = EVERY
     trailing: bool = False
     raw_follows: Length | None = None
+
+    def __repr__(self) -> str:
+        return f"<FrameSpec {self.full_name}>"
 
     @property
     def full_name(self) -> str:

@@ -58,6 +58,8 @@ class Dialect:
         What this library does with it.
     width16 : {"f16", "bf16"}
         What 16-bit hidden states hold (DS4D).
+    foreign : bool
+        True where the messages are its own and none declared here fits them.
     """
 
     name: str
@@ -73,3 +75,4 @@ class Dialect:
     evidence: Evidence = "read"
     live: Live = "decodes"
     width16: Literal["f16", "bf16"] = "f16"
+    foreign: bool = False

@@ -179,6 +179,7 @@ DS4D_DIALECTS: tuple[Dialect, ...] = (
         settles="the order of the magic's bytes",
         evidence="read",
         live="recognises",
+        foreign=True,
     ),
 )
 

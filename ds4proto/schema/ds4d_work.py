@@ -38,12 +38,16 @@ INPUT_HC = 1
 OUTPUT_LOGITS = 2
 RESET_SESSION = 4
 ACK_ONLY = 8
+INPUT_HC_IPC = 0x10
+"""anyei: the hidden tail is a slot descriptor."""
+SLOT_DESCRIPTOR = 8
+"""Bytes of a slot descriptor: slot and byte count, u32 each."""
 WORK_FLAGS = (
     Name(INPUT_HC, "INPUT_HC", "a hidden tail is present"),
     Name(OUTPUT_LOGITS, "OUTPUT_LOGITS", "this hop ends with the output head"),
     Name(RESET_SESSION, "RESET_SESSION", "empty the session before the hash check"),
     Name(ACK_ONLY, "ACK_ONLY", "the last hop answers ACK"),
-    Name(0x10, "INPUT_HC_IPC", "the hidden tail is a slot descriptor", ANYEI),
+    Name(INPUT_HC_IPC, "INPUT_HC_IPC", "the hidden tail is a slot descriptor", ANYEI),
     Name(0x10, "DRAFT", "draft span", FODELF),
     Name(0x20, "VERIFY", "verify span", FODELF),
     Name(0x40, "VERIFY_CONT", "verify continues", FODELF),
@@ -67,6 +71,22 @@ def _route_size(v: Mapping[str, Any]) -> int:
     fixed = record * len(v["route"]) + back
     hosts = sum(text_size(record["host"]) for record in v["route"])
     return fixed + hosts
+
+
+def _whole_rows(v: Mapping[str, Any]) -> bool:
+    size: int = v["input_hc_bytes"]
+    flags: int = v["flags"]
+    value = max(1, (v["input_hc_bits"] or 32) // 8)
+    if size == 0:
+        return not flags & INPUT_HC
+    tokens: int = v["n_tokens"]
+    return size % (max(1, tokens) * value) == 0
+
+
+def _is_descriptor(v: Mapping[str, Any]) -> bool:
+    width = v["input_hc_bits"] or 32
+    with_hidden = bool(v["flags"] & INPUT_HC)
+    return with_hidden and width == 32 and v["input_hc_bytes"] == SLOT_DESCRIPTOR
 
 
 WORK = frame(
@@ -224,16 +244,30 @@ WORK = frame(
             Rule(
                 "DS4D-WORK-18",
                 "input_hc_bytes",
-                lambda v: (
-                    v["input_hc_bytes"] % max(1, v["n_tokens"]) == 0
-                    and v["input_hc_bytes"] % max(1, (v["input_hc_bits"] or 32) // 8)
-                    == 0
-                    and not (v["flags"] & INPUT_HC and v["input_hc_bytes"] == 0)
-                ),
+                _whole_rows,
                 lambda v: (
                     f"a whole number of values for {v['n_tokens']} tokens at"
                     f" {v['input_hc_bits'] or 32} bits"
                 ),
+                dialects=ALL - ANYEI,
+            ),
+            Rule(
+                "DS4D-WORK-18",
+                "input_hc_bytes",
+                lambda v: bool(v["flags"] & INPUT_HC_IPC) or _whole_rows(v),
+                lambda v: (
+                    f"a whole number of values for {v['n_tokens']} tokens at"
+                    f" {v['input_hc_bits'] or 32} bits"
+                ),
+                dialects=ANYEI,
+            ),
+            Rule(
+                "DS4D-DIALECT-31",
+                "input_hc_bytes",
+                lambda v: not v["flags"] & INPUT_HC_IPC or _is_descriptor(v),
+                f"{SLOT_DESCRIPTOR} bytes of INPUT_HC at 32 bits",
+                "the hidden tail names a slot and its byte count",
+                dialects=ANYEI,
             ),
             Rule(
                 "DS4D-WORK-21",

@@ -46,9 +46,10 @@ def frames(protocol: str | None = None, *, dialect: str = "*") -> tuple[FrameSpe
 
 def _has(spec: FrameSpec, dialect: str) -> bool:
     family = "DS4D" if spec.protocol == "DS4D" else "DS4T"
-    return find_dialect(dialect).protocol == family and in_dialect(
-        spec.dialects, dialect
-    )
+    home = find_dialect(dialect)
+    if home.protocol != family or home.foreign:
+        return False
+    return in_dialect(spec.dialects, dialect)
 
 
 @cache
