@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -241,14 +241,8 @@ class _Parser:
             return False
         text = _WORDS.get(token.text, token.text)
         found = text == word and token.kind in ("op", "name")
-        if found and word == "not" and self._is_not_in():
-            return False
         self._at += found
         return found
-
-    def _is_not_in(self) -> bool:
-        # "a not in b": that "not" belongs to the comparison, never to a term
-        return False
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
@@ -319,12 +313,11 @@ def _compared(left: _Term, right: _Term, test: _Compare) -> _Term:
 def _holds(a: Any, b: Any, test: _Compare, column: Column | None, row: _Row) -> bool:
     if isinstance(a, str) != isinstance(b, str):
         # "LOGITS" against 2, or "FFN" against 1: compare with the number's name
-        if column is None:
+        number = b if isinstance(a, str) else a
+        word = "" if column is None else column.name_of(row, number)
+        if not word:
             return test is operator.ne
-        if isinstance(a, str):
-            b = column.name_of(row, b)
-        else:
-            a = column.name_of(row, a)
+        a, b = (a, word) if isinstance(a, str) else (word, b)
     try:
         return bool(test(a, b))
     except TypeError:
@@ -366,12 +359,3 @@ def _and_bits(left: _Term, right: _Term) -> _Term:
         return a & b
 
     return _Term(masked, column)
-
-
-def fields_from(row: Any, names: Mapping[str, Column]) -> dict[str, Any]:
-    """Return the values of some columns of a row; those it lacks are None."""
-    found = {}
-    for name, column in names.items():
-        value = column.get(row)
-        found[name] = None if value is MISSING else value
-    return found
