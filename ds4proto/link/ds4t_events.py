@@ -222,10 +222,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class SessionCreated:
-    """Status 0, or why not: id 0 or used, context not positive, over a bound."""
+    """Status 0, or 1: id 0 or used, context not positive, over a bound."""
 
     session_id: int
     status: int = OK
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ class SessionDestroyed:
 
     session_id: int
     status: int = OK
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,8 @@ class SyncDone:
     logits : buffer, Top2 or None
         Upper half for the last prompt row; None where none is due.
     text : str
-        Reason of a failure, printed by the worker.
+        From the engine: the reason of a failure, printed by the worker. From the
+        machine of a leader: what a ds4 leader prints.
     """
 
     session_id: int
@@ -270,6 +273,7 @@ class BatchDone:
 
     status: int = OK
     logits: tuple[Buf | Top2, ...] = field(default=(), repr=False)
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,7 @@ class MixedDone:
     session_id: int
     status: int = OK
     logits: tuple[Buf | Top2, ...] = field(default=(), repr=False)
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class PairFailed:
         The clause broken, what was expected and found, and the next step.
     phase : str
         What was going on, in words: ``hello``, ``prefill sync``, ``gate`` ...
+    log : tuple of str
+        Lines that a ds4 peer prints before ``text``.
     peer_lost : bool
         True where the peer went away or stayed silent (exit status 3 for a tool).
     """
@@ -76,6 +78,7 @@ class PairFailed:
     text: str
     problem: Problem
     phase: str
+    log: tuple[str, ...] = ()
     peer_lost: bool = False
 
     def line(self, role: TpRole) -> str:
@@ -98,6 +101,7 @@ def failed(
     next_step: str = "",
     text: str | None = None,
     path: str = "",
+    log: tuple[str, ...] = (),
     peer_lost: bool = False,
 ) -> PairFailed:
     """Return a failure worded by its clause; ``text`` replaces the clause's words."""
@@ -105,4 +109,4 @@ def failed(
     problem = Problem(
         clause_id, path or phase, None, None, expected, found, next_step, fatal=True
     )
-    return PairFailed(now, words, problem, phase, peer_lost)
+    return PairFailed(now, words, problem, phase, log, peer_lost)

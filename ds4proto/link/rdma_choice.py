@@ -137,15 +137,14 @@ def _no_device(name: str | None, devices: Sequence[Device]) -> NoChoice:
     return NoChoice("no device", text_of("DS4T-RDMA-31"), step, "DS4T-RDMA-31")
 
 
-def _port_down(devices: Sequence[Device]) -> NoChoice:
+def _port_down(devices: Sequence[Device], clause: str) -> NoChoice:
     states = ", ".join(f"{d.name}={d.state}" for d in devices)
-    text = text_of("DS4T-RDMA-30").replace("%s=%s, ...", states)
+    text = text_of(clause).replace("%s=%s, ...", states)
     return NoChoice(
         "port down",
         text,
-        "connect the cable, bring the interface up on both machines, then look at the "
-        "port state again",
-        "DS4T-RDMA-30",
+        f"connect the cable and bring the interface up on both machines ({states})",
+        clause,
     )
 
 
@@ -183,7 +182,7 @@ def choose_macos(
     if name is None:
         active = [d for d in named if d.state == "ACTIVE"]
         if not active:
-            return _port_down(named)
+            return _port_down(named, "DS4T-RDMA-30")
         named = active
     device = named[0]
     usable = _gids(device)
@@ -243,7 +242,7 @@ def choose_linux(
         return _no_device(name, devices)
     active = [d for d in named if d.state == "ACTIVE"]
     if not active:
-        return _port_down(named)
+        return _port_down(named, "DS4T-RDMA-36")
     found = []
     own = gid_of_address(control_address)
     for device in active:
