@@ -154,6 +154,8 @@ class PeerProcess:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+            return
+        self._popen.send_signal(number)  # does nothing for one that was reaped
 
     def _finish_output(self) -> None:
         """Let the reader take what is left, and stop it."""

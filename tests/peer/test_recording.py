@@ -10,7 +10,7 @@ from pathlib import Path
 import dpkt
 import pytest
 
-from ds4proto.peer import Recorder, dial, open_peer
+from ds4proto.peer import SYSTEM_CLOCK, Recorder, dial, open_peer
 from ds4proto.testing import FakeClock, loopback_pair
 
 LATER = 1e9
@@ -106,11 +106,12 @@ def test_a_partial_send_is_recorded_once() -> None:
     with Recorder(out) as recorder:
         a.tap = recorder.connection(a.local, a.remote, opened_by_us=True)
         parts = [memoryview(data)[i : i + 70_001] for i in range(0, len(data), 70_001)]
+        limit = SYSTEM_CLOCK.now() + 20
         thread = threading.Thread(
-            target=a.send, args=(parts,), kwargs={"deadline": 1e12}
+            target=a.send, args=(parts,), kwargs={"deadline": limit}, daemon=True
         )
         thread.start()
-        b.recv_exact(bytearray(len(data)), deadline=1e12)
+        b.recv_exact(bytearray(len(data)), deadline=limit)
         thread.join()
         a.close()
         b.close()
