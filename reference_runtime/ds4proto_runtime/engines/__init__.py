@@ -1,0 +1,1 @@
+"""Engines: what computes the layers. Loaded by name, so that torch stays optional."""
