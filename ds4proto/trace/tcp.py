@@ -34,7 +34,8 @@ from ds4proto.trace.tcp_rows import Rows
 from ds4proto.trace.tcp_stream import Stream
 
 Join = Literal["turn", "batch"]
-_REMEMBERED_BATCHES = 4
+_REMEMBERED_BYTES = 8 << 20
+_REMEMBERED_BATCHES = 256
 
 
 class Reassembler:
@@ -96,7 +97,8 @@ class Reassembler:
         self._order: dict[Stream, FlowKey] = {}
         self._made = 0
         self._decap = Decapsulator(udp_ports=udp_ports)
-        self._seen: deque[tuple[int, Half]] = deque()
+        self._seen: deque[tuple[int, int, list[Half]]] = deque()
+        self._seen_bytes = 0
         self.counts = self._decap.counts
         self.datagrams: list[UdpDatagram] = []
 
@@ -111,7 +113,7 @@ class Reassembler:
         context = self._context
         context.out = []
         context.serial += 1
-        self._forget(context.serial - _REMEMBERED_BATCHES)
+        self._forget(len(batch.data))
         several = False
         if len(columns):
             flows = group(columns)
@@ -148,12 +150,10 @@ class Reassembler:
             first_syn = rows.flags[place] & h.SYN
             if first_syn and not stream.belongs(rows, place):
                 stream = self._replace(stream, key, side, int(rows.packet[place]))
-            rows, taken = stream.feed(rows, place)
-            if taken == place:
+            rows, place, strange = stream.feed(rows, place)
+            if strange:
                 stream = self._replace(stream, key, side, int(rows.packet[place]))
-            place = taken
-        for half in stream.halves:
-            self._seen.append((self._context.serial, half))
+        self._seen[-1][2].extend(stream.halves)
 
     def _begin(self, key: FlowKey, side: int = 0) -> Stream:
         if len(self._order) >= self._max_streams:
@@ -177,11 +177,22 @@ class Reassembler:
         self._flows.pop(key, None)
         self._flows.pop(reverse(key), None)
 
-    def _forget(self, serial: int) -> None:
+    def _forget(self, size: int) -> None:
+        """Begin a batch of `size` bytes; let go of the oldest ones past the bound.
+
+        Delivered bytes are kept for a while, to tell whether a retransmission
+        repeats them or contradicts them.
+        """
         seen = self._seen
-        while seen and seen[0][0] <= serial:
-            _, half = seen.popleft()
-            half.forget(serial)
+        seen.append((self._context.serial, size, []))
+        self._seen_bytes += size
+        while len(seen) > 1 and (
+            self._seen_bytes > _REMEMBERED_BYTES or len(seen) > _REMEMBERED_BATCHES
+        ):
+            serial, old, halves = seen.popleft()
+            self._seen_bytes -= old
+            for half in halves:
+                half.forget(serial)
 
 
 def _position(item: tuple[int, StreamEvent]) -> int:

@@ -31,6 +31,9 @@ SEGMENT_COST = 128
 """Bytes of bookkeeping charged for each segment that waits behind a hole."""
 
 
+_STRAYS = 3  # segments outside the window before the next one opens a new stream
+
+
 def signed(delta: int) -> int:
     """Read a 32-bit difference of sequence numbers as a signed distance."""
     return ((delta + 0x8000_0000) & SEQ_MASK) - 0x8000_0000
@@ -173,9 +176,13 @@ class Half:
         if not self.started or abs(signed(seq - self.next_seq)) <= WINDOW:
             self._stray_run = 0
             return False
-        self._stray_run = self._stray_run + 1 if seq == self._stray_end else 1
+        if seq != self._stray_end:
+            self._stray_run = 0
+        elif self._stray_run == _STRAYS:
+            return True
+        self._stray_run += 1
         self._stray_end = (seq + length) & SEQ_MASK
-        return self._stray_run >= 4
+        return False
 
     def accept(self, seq: int, piece: Piece) -> None:
         """Take one segment with payload; `piece.offset` is set here."""
@@ -361,6 +368,8 @@ class Half:
         parts: list[Piece] = []
         at = piece.offset
         k = max(bisect_right(self._keys, at) - 1, 0)
+        while k and not self._pending[k].length:
+            k -= 1  # a mere mark; the bytes around it lie before
         while k < len(self._pending) and at < piece.end:
             held = self._pending[k]
             k += 1

@@ -21,6 +21,8 @@ DUPLICATE_NS = 1_000_000
 _IPV4 = dtype_of(h.IPV4, ">", h.IPV4_NAMES)
 _TCP = dtype_of(h.TCP, ">", h.TCP_NAMES)
 Sides = tuple[Half, Half]
+LastPacket = tuple[bytes, int, int] | None
+"""TCP header and ident, payload length, and time of a packet."""
 
 
 class Rows:
@@ -61,18 +63,38 @@ class Rows:
         if first:
             self.side = self.side ^ np.uint8(1)
 
+    def keep_last(self, start: int, end: int, last: list[LastPacket]) -> None:
+        """Note the last packet of each side, to know its copy in the next batch."""
+        side_of = self.side[start:end]
+        for side in (0, 1):
+            mine = np.flatnonzero(side_of == side)
+            if mine.size:
+                place = start + int(mine[-1])
+                header = self._headers(np.array([place])).tobytes()
+                last[side] = header, int(self.length[place]), int(self.time_ns[place])
+
     def without_duplicates(
-        self, start: int, end: int
+        self, first: int, start: int, end: int, last: list[LastPacket]
     ) -> tuple[Rows, list[tuple[int, int]]]:
         """Drop packets in ``[start, end)`` that the capture saw twice in a row.
 
-        Returns the remaining rows, and (side, payload length) of what was dropped.
-        Two copies agree in every TCP field and, for IPv4, in the packet's ident,
-        which a true retransmission does not repeat.
+        `last` holds what stood before row `first`. Returns the remaining rows, and
+        (side, payload length) of what was dropped. Two copies agree in every TCP
+        field and, for IPv4, in the packet's ident, which a true retransmission does
+        not repeat.
         """
         drop = np.zeros(len(self), np.bool_)
         for side in (0, 1):
-            mine = np.flatnonzero(self.side[:end] == side)
+            mine = np.flatnonzero(self.side[first:end] == side) + first
+            known = last[side]
+            if mine.size and mine[0] >= start and known is not None:
+                header, length, time_ns = known
+                place = int(mine[0])
+                drop[place] = (
+                    length == int(self.length[place])
+                    and int(self.time_ns[place]) - time_ns <= DUPLICATE_NS
+                    and header == self._headers(mine[:1]).tobytes()
+                )
             mine = mine[max(int(np.searchsorted(mine, start)) - 1, 0) :]
             if mine.size < 2:
                 continue

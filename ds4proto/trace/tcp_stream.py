@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ds4proto.pcap import headers as h
-from ds4proto.pcap.types import Endpoint
+from ds4proto.pcap.types import U32, Endpoint
 from ds4proto.trace.tcp_events import (
     SMALL_SEGMENT,
     Closed,
@@ -21,10 +23,8 @@ from ds4proto.trace.tcp_half import (
     Piece,
     signed,
 )
-from ds4proto.trace.tcp_rows import Rows, in_order, move
+from ds4proto.trace.tcp_rows import LastPacket, Rows, in_order, move
 
-RTT_SAMPLE = 32
-"""Segments of each run that are looked at for the round-trip time."""
 DELAYED_ACK_NS = (35_000_000, 250_000_000)
 """How long delayed acknowledgements wait: 40 ms on Linux, up to 200 ms elsewhere."""
 GOES_ON_NS = 5_000_000
@@ -36,8 +36,8 @@ class Stream:
     """A conversation between two endpoints, from its first packet to its last."""
 
     __slots__ = (
-        "_context", "_turns", "ends", "first", "halves", "key", "last", "number",
-        "opened", "rtt_ns", "syn_seen", "syn_time",
+        "_context", "_last", "_sent", "_tail", "_turns", "ends", "first", "halves",
+        "key", "last", "number", "opened", "rtt_ns", "syn_seen", "syn_time",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,9 @@ class Stream:
         self.first = (0, 0)
         self.last = (0, 0)
         self.rtt_ns: int | None = None
+        self._sent: list[tuple[int, int] | None] = [None, None]
+        self._last: list[LastPacket] = [None, None]
+        self._tail: list[_Beat] = []
         self.syn_time: list[int | None] = [None, None]
         self._name(0)
 
@@ -88,11 +91,11 @@ class Stream:
             self.halves[1 - a].stats,
         )
 
-    def feed(self, rows: Rows, start: int) -> tuple[Rows, int]:
+    def feed(self, rows: Rows, start: int) -> tuple[Rows, int, bool]:
         """Take rows from `start` on.
 
-        Returns the rows, less those found to be duplicates, and the first row that
-        was not taken because it may be another stream's.
+        Returns the rows, less those found to be duplicates; the first row that was
+        not taken, because it may be another stream's; and whether it surely is.
         """
         k = int(np.searchsorted(rows.special, start))
         end = len(rows)
@@ -102,9 +105,10 @@ class Stream:
                 break
         if self.first == (0, 0):
             self.first = (int(rows.packet[start]), int(rows.time_ns[start]))
-        rows, taken = self._chunk(rows, start, end)
+        rows, taken, strange = self._chunk(rows, start, end)
         self._count(rows, start, taken)
-        return rows, taken
+        rows.keep_last(start, taken, self._last)
+        return rows, taken, strange
 
     def belongs(self, rows: Rows, place: int) -> bool:
         """Tell whether a SYN belongs to this stream, or starts a new one."""
@@ -129,7 +133,7 @@ class Stream:
         if self.opened:
             self._context.emit(End(self.number, self.stats()))
 
-    def _chunk(self, rows: Rows, start: int, end: int) -> tuple[Rows, int]:
+    def _chunk(self, rows: Rows, start: int, end: int) -> tuple[Rows, int, bool]:
         context, halves = self._context, self.halves
         look = end - start
         place = start
@@ -140,7 +144,7 @@ class Stream:
                 stop, found = in_order(rows, halves, place, limit)
                 if stop > place:
                     self._open_at_payload(rows, place, stop)
-                    self._round_trip(rows, place, min(stop, place + RTT_SAMPLE))
+                    self._round_trip(rows, place, stop)
                     move(rows, halves, found, context, turns=self._turns)
                     place = stop
                 if stop == limit:
@@ -149,7 +153,7 @@ class Stream:
                 look = _FIRST_LOOK
             if not searched:
                 searched = True
-                rows, dropped = rows.without_duplicates(place, end)
+                rows, dropped = rows.without_duplicates(start, place, end, self._last)
                 if dropped:
                     self._drop(dropped)
                     end -= len(dropped)
@@ -158,11 +162,11 @@ class Stream:
             until = min(end, place + _CAREFUL)
             while place < until:
                 if self._one(rows, place):
-                    return rows, place
+                    return rows, place, True
                 place += 1
                 if not (halves[0].waiting or halves[1].waiting):
                     break
-        return rows, end
+        return rows, end, False
 
     def _drop(self, dropped: list[tuple[int, int]]) -> None:
         """Count packets that the capture saw twice."""
@@ -190,6 +194,7 @@ class Stream:
             return True
         if flags & h.ACK:
             other.peer_ack = int(rows.ack[place])
+            self._round_trip_of_one(side, seq, other.peer_ack, length, time_ns)
         if length:
             self._open(side, packet, time_ns, syn=False)
             at = int(rows.position[place])
@@ -267,21 +272,41 @@ class Stream:
             self.rtt_ns = span
 
     def _round_trip(self, rows: Rows, start: int, stop: int) -> None:
-        """Time answers that acknowledge exactly the end of a segment."""
-        part = slice(start, stop)
-        open_end: list[int] = [-1, -1]
-        sent = [0, 0]
-        for side, seq, ack, length, time_ns in zip(
-            rows.side[part].tolist(), rows.seq[part].tolist(),
-            rows.ack[part].tolist(), rows.length[part].tolist(),
-            rows.time_ns[part].tolist(), strict=True,
-        ):  # fmt: skip
-            if ack == open_end[1 - side]:
-                self._rtt(time_ns - sent[1 - side])
-                open_end[1 - side] = -1
-            if length:
-                open_end[side] = (seq + length) & SEQ_MASK
-                sent[side] = time_ns
+        """Time the answers that acknowledge just the end of the segment before them."""
+        length, side_of = rows.length[start:stop], rows.side[start:stop]
+        ack, time_ns = rows.ack[start:stop], rows.time_ns[start:stop]
+        data = length > 0
+        for side in (0, 1):
+            mine = side_of == side
+            theirs = np.flatnonzero(~mine)
+            sent = np.flatnonzero(mine & data)
+            before = np.searchsorted(sent, theirs) - 1
+            early = theirs[before < 0]
+            carried = self._sent[side]
+            if early.size and carried is not None:
+                hit = early[ack[early] == carried[0]]
+                if hit.size:
+                    self._rtt(int(time_ns[hit].min()) - carried[1])
+            if not sent.size:
+                continue
+            end: U32 = (rows.seq[start:stop][sent] + length[sent]).astype(np.uint32)
+            late, asked = theirs[before >= 0], before[before >= 0]
+            spans = (time_ns[late] - time_ns[sent[asked]])[ack[late] == end[asked]]
+            if spans.size:
+                self._rtt(int(spans.min()))
+            self._sent[side] = (int(end[-1]), int(time_ns[sent[-1]]))
+
+    def _round_trip_of_one(self, side: int, seq: int, ack: int, length: int,
+                           time_ns: int) -> None:  # fmt: skip
+        """Do the same for one segment, before its payload is taken."""
+        sent = self._sent[1 - side]
+        if sent is not None and ack == sent[0]:
+            self._rtt(time_ns - sent[1])
+        half = self.halves[side]
+        if length:
+            # An answer to a repeated segment tells nothing (Karn).
+            fresh = not half.started or seq == half.next_seq
+            self._sent[side] = ((seq + length) & SEQ_MASK, time_ns) if fresh else None
 
     def _count(self, rows: Rows, start: int, end: int) -> None:
         """Count what does not depend on the order of segments."""
@@ -303,18 +328,47 @@ class Stream:
 
     def _pauses(self, rows: Rows, start: int, end: int) -> None:
         """Find senders that waited for a delayed bare ACK and then went on."""
+
+        def beat(place: int) -> _Beat:
+            return _Beat(
+                int(rows.side[place]),
+                bool(rows.length[place]),
+                not rows.length[place] and bool(rows.flags[place] == h.ACK),
+                int(rows.time_ns[place]),
+            )
+
         time_ns = rows.time_ns[start:end]
         waited = time_ns[1:] - time_ns[:-1]
         shortest, longest = DELAYED_ACK_NS
         for k in np.flatnonzero((waited >= shortest) & (waited <= longest)).tolist():
-            sent, bare, resumed = start + k, start + k + 1, start + k + 2
-            if (
-                resumed < end
-                and rows.length[sent]
-                and not rows.length[bare]
-                and rows.length[resumed]
-                and rows.flags[bare] == h.ACK
-                and rows.side[sent] == rows.side[resumed] != rows.side[bare]
-                and waited[k + 1] <= GOES_ON_NS
-            ):
-                self.halves[int(rows.side[sent])].stats.delayed_ack_pauses += 1
+            if start + k + 2 < end:
+                self._pause([beat(start + k + one) for one in (0, 1, 2)])
+        edge = self._tail + [beat(k) for k in range(start, min(start + 2, end))]
+        for k in range(len(edge) - 2):
+            self._pause(edge[k : k + 3])
+        if end - start >= 2:
+            self._tail = [beat(end - 2), beat(end - 1)]
+        else:
+            self._tail = edge[-2:]
+
+    def _pause(self, beats: list[_Beat]) -> None:
+        sent, bare, resumed = beats
+        shortest, longest = DELAYED_ACK_NS
+        if (
+            sent.data
+            and bare.bare
+            and resumed.data
+            and sent.side == resumed.side != bare.side
+            and shortest <= bare.time_ns - sent.time_ns <= longest
+            and resumed.time_ns - bare.time_ns <= GOES_ON_NS
+        ):
+            self.halves[sent.side].stats.delayed_ack_pauses += 1
+
+
+class _Beat(NamedTuple):
+    """What the search for delayed acknowledgements knows of a packet."""
+
+    side: int
+    data: bool
+    bare: bool
+    time_ns: int
