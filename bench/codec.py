@@ -29,6 +29,9 @@ def _ours(x: Any, y: Any, threads: int) -> dict[str, Case]:
         wire = np.empty(codec.wire_bytes(x.size), dtype=np.uint8)
         cases[f"{name} encode{suffix}"] = _call(codec.encode, x, wire)
         cases[f"{name} decode{suffix}"] = _call(codec.decode, wire, y, values=x.size)
+    stock = get("e4m3", profile="gcc-linux", threads=threads)
+    byte = np.empty(x.size, dtype=np.uint8)
+    cases[f"e4m3 encode, gcc-linux{suffix}"] = _call(stock.encode, x, byte)
     return cases
 
 

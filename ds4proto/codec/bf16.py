@@ -29,9 +29,9 @@ DESCRIPTION = {
 
 
 def _kernel() -> Steps:
-    from ds4proto.codec.kernels import bf16, stream
+    from ds4proto.codec.kernels import bf16
 
-    return Steps(bf16.encode, bf16.decode, stream.copy)
+    return Steps(bf16.encode, bf16.decode, bf16.decode_past_cache)
 
 
 def make(*, profile: str, threads: int, path: Path, **variant: str) -> Codec:

@@ -43,9 +43,9 @@ def describe(profile: NumericProfile) -> dict[str, str]:
 
 
 def _kernel(profile: NumericProfile) -> Steps:
-    from ds4proto.codec.kernels import e4m3, stream
+    from ds4proto.codec.kernels import e4m3
 
-    return Steps(e4m3.encoder(profile), e4m3.decode, stream.copy)
+    return Steps(e4m3.encoder(profile), e4m3.decode, e4m3.decode_past_cache)
 
 
 def make(*, profile: str, threads: int, path: Path, **variant: str) -> Codec:

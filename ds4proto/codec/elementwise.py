@@ -21,6 +21,9 @@ from ds4proto.codec.parallel import CHUNK, run_slices
 
 Codes = NDArray[Any]
 
+BLOCK: Final = 512
+"""Values that one step past the cache handles: 2 KiB of f32."""
+
 STREAM_FROM: Final = 1 << 23
 """Decoded bytes from which on they bypass the cache: they would not stay there."""
 
@@ -35,14 +38,15 @@ class Steps:
         ``encode(bits, codes)``: ``uint32`` patterns to codes.
     decode
         ``decode(codes, bits)``.
-    stream
-        ``stream(bits, out)``: copy patterns past the cache, or None. It does so only
-        where ``out`` starts at a multiple of 64 bytes.
+    decode_past_cache
+        ``decode_past_cache(codes, bits, block)``: the same for a large result, or
+        None. ``bits`` should start at a multiple of 64 bytes; there are a multiple
+        of `BLOCK` values, and ``block`` is scratch for that many.
     """
 
     encode: Callable[[U32, Codes], None]
     decode: Callable[[Codes, U32], None]
-    stream: Callable[[U32, U32], None] | None = None
+    decode_past_cache: Callable[[Codes, U32, U32], None] | None = None
 
 
 def numpy_steps(
@@ -124,8 +128,12 @@ class ElementwiseCodec:
         size = self.wire_bytes(bits.size, rows)
         wire = arrays.wire_out(self.name, out, size, bits)
         codes = wire.view(self._code_type)
-        # Encoding is bound by what it reads, and its result leaves at once: no stream.
-        self._run_slices(self._load().encode, None, bits, codes)
+        steps = self._load()
+
+        def step(start: int, stop: int) -> None:
+            steps.encode(bits[start:stop], codes[start:stop])
+
+        run_slices(step, bits.size, self._threads)
         return wire
 
     def decode(self, wire: Any, out: Any = None, *, values: int, rows: int = 1) -> Any:
@@ -139,25 +147,17 @@ class ElementwiseCodec:
         result = arrays.values_out(self.name, out, values, data)
         codes, bits = data.view(self._code_type), result.view(np.uint32)
         steps = self._load()
-        stream = steps.stream if result.nbytes >= STREAM_FROM else None
-        self._run_slices(steps.decode, stream, codes, bits)
+        decode = _decode if result.nbytes >= STREAM_FROM else _decode_plain
+
+        def step(start: int, stop: int) -> None:
+            decode(steps, codes[start:stop], bits[start:stop])
+
+        run_slices(step, values, self._threads)
         return result
 
     def describe(self) -> Mapping[str, str]:
         """Return the choices of the format in words."""
         return dict(self._description)
-
-    def _run_slices(
-        self,
-        step: Callable[[Any, Any], None],
-        stream: Callable[[U32, U32], None] | None,
-        source: Codes,
-        target: Codes,
-    ) -> None:
-        def run(start: int, stop: int) -> None:
-            _run(step, stream, source[start:stop], target[start:stop])
-
-        run_slices(run, target.size, self._threads)
 
     def _load(self) -> Steps:
         if self._steps is None:
@@ -188,24 +188,18 @@ class ElementwiseCodec:
         )
 
 
-def _run(
-    step: Callable[[Any, Any], None],
-    stream: Callable[[U32, U32], None] | None,
-    source: Codes,
-    target: Codes,
-) -> None:
-    """Run a step at once or, with ``stream``, in blocks that bypass the cache."""
-    item, address = target.itemsize, target.ctypes.data
-    if stream is None or address % item:
-        step(source, target)
+def _decode_plain(steps: Steps, codes: Codes, bits: U32) -> None:
+    steps.decode(codes, bits)
+
+
+def _decode(steps: Steps, codes: Codes, bits: U32) -> None:
+    """Decode past the cache, and what does not fill its lines the plain way."""
+    large = steps.decode_past_cache
+    if large is None or bits.ctypes.data % 4:
+        steps.decode(codes, bits)
         return
-    lead = min(-address % 64 // item, target.size)
-    end = target.size - (target.size - lead) % (64 // item)
-    step(source[:lead], target[:lead])
-    scratch = np.empty(CHUNK, dtype=target.dtype)
-    for start in range(lead, end, CHUNK):
-        stop = min(start + CHUNK, end)
-        block = scratch[: stop - start]
-        step(source[start:stop], block)
-        stream(block.view(np.uint32), target[start:stop].view(np.uint32))
-    step(source[end:], target[end:])
+    lead = min(-bits.ctypes.data % 64 // 4, bits.size)
+    end = bits.size - (bits.size - lead) % BLOCK
+    steps.decode(codes[:lead], bits[:lead])
+    large(codes[lead:end], bits[lead:end], np.empty(BLOCK, dtype=np.uint32))
+    steps.decode(codes[end:], bits[end:])

@@ -29,9 +29,9 @@ DESCRIPTION = {
 
 
 def _kernel() -> Steps:
-    from ds4proto.codec.kernels import half, stream
+    from ds4proto.codec.kernels import half
 
-    return Steps(half.encode, half.decode, stream.copy)
+    return Steps(half.encode, half.decode, half.decode_past_cache)
 
 
 def make(*, profile: str, threads: int, path: Path, **variant: str) -> Codec:

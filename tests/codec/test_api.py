@@ -261,7 +261,7 @@ def test_large_results_bypass_the_cache_with_the_same_values(
     raw = np.zeros(values * 4 + 128, dtype=np.uint8)
     begin = -raw.ctypes.data % 64 + shift
     out = raw[begin : begin + values * 4].view(np.float32)
-    for name, wire in (("e4m3", codes[:values]), ("f16", codes)):
+    for name, wire in (("e4m3", codes[:values]), ("f16", codes), ("bf16", codes)):
         wanted = get(name, path="numpy").decode(wire, values=values)
         got = get(name).decode(wire, out, values=values)
         assert got.view(np.uint32).tobytes() == wanted.view(np.uint32).tobytes()

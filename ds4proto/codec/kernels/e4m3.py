@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from ds4proto.codec.definition import STRICT, NumericProfile
+from ds4proto.codec.elementwise import BLOCK
 from ds4proto.codec.kernels.compiler import (
     bits_of_f32,
     f32_of_bits,
     inlined,
     kernel,
+    stream_fence,
 )
+from ds4proto.codec.kernels.stream import send_block
 
 _W = np.uint32
 _F = np.float32
@@ -53,22 +56,39 @@ def _encode(
         codes[i] = np.uint8(nan if magnitude > _W(0x7F800000) else _W(code | signed))
 
 
+def _value_of(code: Any) -> Any:
+    c = _W(code)
+    sign = _W(_W(c >> _W(7)) << _W(31))
+    fields = min(_W(c & _W(0x7F)), _W(0x77))
+    moved = _W(fields << _W(20))
+    normal = _W(moved + _W(0x3C000000))
+    # m/512 = (1 + m/8) * 2^-6 - 2^-6, exactly, with no denormal operand.
+    small = f32_of_bits(_W(moved + _W(0x3C800000))) - _F(0.015625)
+    value = normal if fields >= _W(8) else bits_of_f32(small)
+    return _W(value | sign)
+
+
+_value: Callable[[Any], Any] = inlined(_value_of)
+
+
 def _decode(codes: Any, bits: Any) -> None:
     for i in range(codes.shape[0]):
-        c = _W(codes[i])
-        sign = _W(_W(c >> _W(7)) << _W(31))
-        fields = min(_W(c & _W(0x7F)), _W(0x77))
-        moved = _W(fields << _W(20))
-        normal = _W(moved + _W(0x3C000000))
-        # m/512 = (1 + m/8) * 2^-6 - 2^-6, exactly, with no denormal operand.
-        small = f32_of_bits(_W(moved + _W(0x3C800000))) - _F(0.015625)
-        value = normal if fields >= _W(8) else bits_of_f32(small)
-        bits[i] = _W(value | sign)
+        bits[i] = _value(codes[i])
+
+
+def _decode_past_cache(codes: Any, bits: Any, block: Any) -> None:
+    for start in range(0, codes.shape[0] - BLOCK + 1, BLOCK):
+        part = codes[start : start + BLOCK]
+        for i in range(BLOCK):
+            block[i] = _value(part[i])
+        send_block(block, bits, start)
+    stream_fence()
 
 
 _strict = kernel(_encode_strict, "in:u32", "out:u8")
 _encode_profile = kernel(_encode, "in:u32", "out:u8", "u32", "u32", "u32")
 decode = kernel(_decode, "in:u8", "out:u32")
+decode_past_cache = kernel(_decode_past_cache, "in:u8", "out:u32", "out:u32")
 
 
 def encoder(profile: NumericProfile) -> Callable[[Any, Any], None]:

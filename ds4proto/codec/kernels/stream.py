@@ -1,24 +1,31 @@
-"""Copy patterns past the cache, for results too large to stay in it."""
+"""Results past the cache, for payloads too large to stay in it.
+
+A decoder fills a block of `BLOCK` patterns in the first-level cache and hands it to
+`send_block`. That saves reading the lines of the result before they are overwritten.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ds4proto.codec.kernels.compiler import kernel, stream_fence, stream_line
+from ds4proto.codec.elementwise import BLOCK
+from ds4proto.codec.kernels.compiler import inlined, stream_line
 
 
-def _copy(source: Any, target: Any) -> None:
-    # Lines of 64 bytes, 16 values each. A store past the cache must be aligned, or
-    # the processor stops the program; so the few other values go the plain way.
-    begin, end = source.ctypes.data, target.ctypes.data
-    lines = 0 if end % 64 else target.shape[0] // 16
-    for line in range(lines):
-        stream_line(np.uintp(begin + line * 64), np.uintp(end + line * 64))
-    for i in range(lines * 16, target.shape[0]):
-        target[i] = source[i]
-    stream_fence()
+def _send_block(block: Any, target: Any, start: Any) -> None:
+    # Lines of 64 bytes, 16 values each. Such a store must be aligned, or the processor
+    # stops the program; so a target that is not gets plain stores.
+    source = block.ctypes.data
+    address = target.ctypes.data + start * 4
+    if address % 64:
+        for i in range(BLOCK):
+            target[start + i] = block[i]
+    else:
+        for line in range(BLOCK // 16):
+            stream_line(np.uintp(source + line * 64), np.uintp(address + line * 64))
 
 
-copy = kernel(_copy, "in:u32", "out:u32")
+send_block: Callable[[Any, Any, Any], None] = inlined(_send_block)
