@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from construct import FormatField
-
 from ds4proto.schema.declare import FieldSpec, in_dialect
 
 FLOATS = (0.0, -0.0, 1.0, float("inf"), float("-inf"), float("nan"))
@@ -20,18 +18,12 @@ def integer_range(field: FieldSpec) -> tuple[int, int]:
     TypeError
         If the field is not an integer.
     """
-    code = field.code
-    if not isinstance(field.type, FormatField) or code in "fde":
+    if field.kind != "int":
         raise TypeError(f"{field.path} is a {field.type_name}, not an integer")
     bits = 8 * field.size
-    if code.isupper():
+    if field.code.isupper():
         return 0, (1 << bits) - 1
     return -(1 << bits - 1), (1 << bits - 1) - 1
-
-
-def is_integer(field: FieldSpec) -> bool:
-    """Tell whether the field holds an integer."""
-    return isinstance(field.type, FormatField) and field.code not in "fde"
 
 
 def boundary_values(
@@ -53,10 +45,10 @@ def boundary_values(
     tuple
         Sorted integers, or floats, or byte strings, without repetition.
     """
-    if not isinstance(field.type, FormatField):
+    if field.kind == "bytes":
         size = field.size
         return (bytes(size), b"\xff" * size, bytes(i & 0xFF for i in range(size)))
-    if not is_integer(field):
+    if field.kind == "float":
         return FLOATS
     low, high = integer_range(field)
     found = {value for value in _edges(field, dialect) if low <= value <= high}

@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from construct import FormatField
 from hypothesis import strategies as st
 
 from ds4proto.emit.boundaries import (
     boundary_values,
     integer_range,
-    is_integer,
 )
 from ds4proto.emit.coherence import MENDS, cycled
 from ds4proto.emit.faults import NearlyValid, breakable, faults, framed, patched
@@ -105,9 +103,9 @@ def _sizing_names(layout: Layout, dialect: str) -> frozenset[str]:
 
 @cache
 def _field(field: FieldSpec, dialect: str, sizes: bool) -> st.SearchStrategy[Any]:
-    if not isinstance(field.type, FormatField):
+    if field.kind == "bytes":
         return st.binary(min_size=field.size, max_size=field.size)
-    if not is_integer(field):
+    if field.kind == "float":
         return st.floats(width=32, allow_nan=False)
     low, high = integer_range(field)
     limit = field.limit

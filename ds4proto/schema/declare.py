@@ -124,6 +124,13 @@ class FieldSpec:
         raise TypeError(f"{self.path}: a fixed field is a FormatField or Bytes(n)")
 
     @property
+    def kind(self) -> str:
+        """What the field holds: ``int``, ``float`` or ``bytes``."""
+        if not isinstance(self.type, FormatField):
+            return "bytes"
+        return "float" if self.code in "fde" else "int"
+
+    @property
     def order(self) -> str:
         """Byte order: ``>``, ``<``, or an empty string where it has none."""
         if isinstance(self.type, FormatField) and self.size > 1:
@@ -284,6 +291,11 @@ class FrameSpec:
     def doc(self) -> str:
         """One line of meaning."""
         return self.body.doc
+
+    @property
+    def opaque(self) -> bool:
+        """True where the layout of the body is not known."""
+        return any(tail.path == "body" for tail in self.body.tails)
 
     @property
     def clauses(self) -> tuple[str, ...]:

@@ -143,7 +143,10 @@ DS4D_DIALECTS: tuple[Dialect, ...] = (
             "RESULT fixed part 44 (draft_count)",
             "type 10 ALLREDUCE; WORK flags DRAFT, VERIFY, VERIFY_CONT",
         ),
-        signs=(Sign("work_fixed", 88, "WORK fixed part is 88 bytes"),),
+        signs=(
+            Sign("work_fixed", 88, "WORK fixed part is 88 bytes"),
+            Sign("result_fixed", 44, "RESULT fixed part is 44 bytes"),
+        ),
         settles="the size of the fixed part of WORK or RESULT",
         evidence="read",
         live="decodes",

@@ -12,6 +12,10 @@ def _version(number: int, size: int) -> tuple[Sign, ...]:
     )
 
 
+_PAD_ZERO = Sign("pad", 0, "pad word 0 in both hellos")
+_PAD_USED = Sign("pad_used", 1, "pad word not 0")
+
+
 DS4T_DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "v1",
@@ -70,7 +74,10 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
         version=8,
         base="v7",
         differs=("hello adds world and rank before pad", "an RDMA_MODE frame"),
-        signs=(Sign("version", 8, "version word 8"),),
+        signs=(
+            Sign("version", 8, "version word 8"),
+            Sign("mesh_words", 1, "world and a smaller rank where pad would be"),
+        ),
         settles="the hello length and the words before pad",
         evidence="read",
         live="recognises",
@@ -148,7 +155,10 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "hello: magic, version, role, rank, world, collective, expert_only",
             "NCCL data plane",
         ),
-        signs=(Sign("version", 11, "version word 11"),),
+        signs=(
+            Sign("version", 11, "version word 11"),
+            Sign("spark_words", 1, "rank, world and two switches behind role"),
+        ),
         settles="the words behind role in the hello",
         evidence="read",
         live="recognises",
@@ -165,7 +175,7 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "SYNC_CHECKPOINT 22; ack status 2 is interrupted",
             "bulk header grace 2000 ms; every RDMA send is signalled",
         ),
-        signs=(*_version(12, 88), Sign("pad", 0, "pad word 0")),
+        signs=(*_version(12, 88), _PAD_ZERO),
         settles="the pad word: split flags mark v12-ane",
         evidence="read",
     ),
@@ -181,7 +191,7 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "pad is split_flags and is compared",
             "CANCEL 22, ROLLBACK_CAPTURE 23; REWIND carries a mode and is acknowledged",
         ),
-        signs=(*_version(12, 88), Sign("pad_nonzero", 1, "pad word not 0")),
+        signs=(*_version(12, 88), _PAD_USED),
         settles="a pad word that is not 0, or a COMMAND_ACK after REWIND",
         evidence="read",
         live="recognises",
@@ -198,7 +208,7 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "V4.1 CUDA workers send LOGITS; ack reserved must be 0",
             "concurrent TCP exchange; RoCE RC on Linux; reliable in RDMA_INFO",
         ),
-        signs=(*_version(14, 88), Sign("pad", 0, "pad word 0")),
+        signs=(*_version(14, 88), _PAD_ZERO),
         settles="the pad word: odl_ok marks v14-odinlink",
         evidence="read",
         live="speaks",
@@ -216,7 +226,7 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "RDMA_INFO of 64 bytes with three queue pairs",
             "SYNC_GO 22, SYNC_CHECKPOINT 23, ODL_READY 24, GLM_KDA_SYNC 25",
         ),
-        signs=(*_version(14, 88), Sign("pad_nonzero", 1, "pad word not 0")),
+        signs=(*_version(14, 88), _PAD_USED),
         settles="a pad word that is not 0, or frame type 24 or 25",
         evidence="read",
         live="decodes",
@@ -235,7 +245,7 @@ DS4T_DIALECTS: tuple[Dialect, ...] = (
             "every gate has a 40-byte header with epoch and byte count",
             "RESTORE_PAYLOAD 23; RDMA information on the data socket",
         ),
-        signs=(Sign("version", 15, "version word 15"),),
+        signs=_version(15, 96),
         settles="the version word and the nonce behind the 88 bytes",
         evidence="read",
     ),
