@@ -50,7 +50,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """One worker: its model, its slice (inclusive) and what it can return."""
+    """One worker: its model, its slice (inclusive) and what it can return.
+
+    ``prefill_cap`` is the largest span its engine takes at once, in tokens; None
+    leaves that to the engine.
+    """
 
     model: ModelFacts
     layer_start: int
@@ -58,6 +62,7 @@ class WorkerFacts:
     has_output: bool
     quant_bits: int = 2
     has_hidden: bool = True
+    prefill_cap: int | None = None
 
     def hello(self, listen_port: int) -> Mapping[str, Any]:
         """Return the values of this worker's HELLO (DS4D-HELLO-20 to -27)."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ds4proto.schema.declare import FieldSpec, Limit
 from ds4proto.schema.ds4d_hello import HELLO
 from ds4proto.schema.ds4d_records import ROUTE
-from ds4proto.schema.declare import FieldSpec, Limit
 
 Policy = Literal["safe", "upstream"]
 """``safe`` is ours; ``upstream`` repeats known faults of real peers, for tests."""

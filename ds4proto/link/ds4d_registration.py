@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, NamedTuple
 
-from ds4proto.link.ds4d_events import Fault
-from ds4proto.link.ds4d_limits import DEFAULT, LinkLimits
-from ds4proto.schema.problem import Buf
+from ds4proto.link.ds4d_endpoint import Endpoint, earliest
+from ds4proto.link.ds4d_events import Fault, HelloAccepted, HelloRefused, Transmit
+from ds4proto.link.ds4d_frames import CODE, FIXED, error_frame
+from ds4proto.link.ds4d_intake import BadMagic, End, Frame
+from ds4proto.link.ds4d_limits import DEFAULT, MAX_NAME, MAX_PORT, LinkLimits
+from ds4proto.link.ds4d_texts import text
+from ds4proto.schema.declare import Limit
+from ds4proto.schema.ds4d_hello import HELLO
+
+HELLO_PART: Final = FIXED[HELLO]
+_QUANT: Final = next(f.limit for f in HELLO.body.fields if f.path == "quant_bits")
+_TYPE: Final = CODE[HELLO]
+
+State = Literal["waiting", "registered", "refused", "bare", "closed"]
+TRANSITIONS: Final[dict[tuple[State, str], State]] = {
+    ("waiting", "accepted"): "registered",
+    ("waiting", "accepted bare"): "bare",
+    ("waiting", "refused"): "closed",
+    ("waiting", "unreadable"): "closed",
+    ("waiting", "end"): "closed",
+    ("bare", "frame"): "bare",
+    ("bare", "second HELLO"): "closed",
+    ("bare", "end"): "closed",
+}
+"""States of a control connection before it carries WORK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +43,112 @@ class Expected:
     ctx: int
 
 
-def check_all(hello: Mapping[str, Any], expected: Expected) -> tuple[Fault, ...]:
+Hello = Mapping[str, Any]
+
+
+class Check(NamedTuple):
+    """One line of the table: the clause, when it is broken, the values of its text."""
+
+    clause: str
+    broken: Callable[[Hello, Expected], bool]
+    values: Callable[[Hello, Expected], tuple[object, ...]]
+
+
+def _outside(limit: Limit | None, value: int) -> bool:
+    return limit is not None and not limit.holds(value)
+
+
+CHECKS: Final = (
+    Check(
+        "DS4D-HELLO-06",
+        lambda h, e: h["model_id"] != e.model_id,
+        lambda h, e: (h["model_id"], e.model_id),
+    ),
+    Check(
+        "DS4D-HELLO-07",
+        lambda h, e: h["model_name"] != e.model_name,
+        lambda h, e: (h["model_name"], e.model_name),
+    ),
+    Check(
+        "DS4D-HELLO-08",
+        lambda h, e: h["n_layers"] != e.n_layers,
+        lambda h, e: (h["n_layers"], e.n_layers),
+    ),
+    Check(
+        "DS4D-HELLO-09",
+        lambda h, _: _outside(_QUANT, h["quant_bits"]),
+        lambda h, _: (h["quant_bits"],),
+    ),
+    Check(
+        "DS4D-HELLO-10",
+        lambda h, _: h["has_output"] > 1,
+        lambda h, _: (h["has_output"],),
+    ),
+    Check(
+        "DS4D-HELLO-11",
+        lambda h, _: h["has_hidden"] > 1,
+        lambda h, _: (h["has_hidden"],),
+    ),
+    Check(
+        "DS4D-HELLO-12",
+        lambda h, e: not h["layer_start"] <= h["layer_end"] < e.n_layers,
+        lambda h, e: (h["layer_start"], h["layer_end"], e.n_layers),
+    ),
+    Check(
+        "DS4D-HELLO-13",
+        lambda h, e: bool(h["has_output"]) and h["layer_end"] != e.n_layers - 1,
+        lambda h, e: (h["layer_start"], h["layer_end"], e.n_layers),
+    ),
+    Check(
+        "DS4D-HELLO-14",
+        lambda h, e: e.ctx != 0 and h["ctx_size"] < e.ctx,
+        lambda h, e: (h["ctx_size"], e.ctx),
+    ),
+    Check(
+        "DS4D-HELLO-15",
+        lambda h, _: not 1 <= h["listen_port"] <= MAX_PORT,
+        lambda h, _: (h["listen_port"],),
+    ),
+)
+"""Checks 6 to 15: each is answered by an ERROR frame."""
+
+
+def check_all(hello: Hello, expected: Expected) -> tuple[Fault, ...]:
     """Return every fault of a HELLO in the order of checks 6 to 15.
 
     A coordinator reports the first; a preflight shows them all.
     """
-    raise NotImplementedError
+    return tuple(
+        Fault(clause, text(clause, *values(hello, expected)), "remote")
+        for clause, broken, values in CHECKS
+        if broken(hello, expected)
+    )
 
 
-class Registration:
+def read_hello(size: int, body: memoryview) -> dict[str, Any] | Fault:
+    """Return the values of a HELLO, or why it is unreadable (checks 3 to 5).
+
+    Parameters
+    ----------
+    size : int
+        Body bytes announced.
+    body : memoryview
+        The body, whole where its size is legal.
+    """
+    if not HELLO_PART.size <= size <= HELLO_PART.size + MAX_NAME:
+        return Fault("DS4D-HELLO-03", text("hello-length", size))
+    values: dict[str, Any] = HELLO_PART.read(body)
+    name = bytes(body[HELLO_PART.size :])
+    if values["model_name_len"] != len(name):
+        words = text("hello-name-length", values["model_name_len"])
+        return Fault("DS4D-HELLO-04", words)
+    if b"\0" in name:
+        return Fault("DS4D-HELLO-05", text("hello-name-nul"))
+    values["model_name"] = name.decode("utf-8", "surrogateescape")
+    return values
+
+
+class Registration(Endpoint):
     """Reads the HELLO of one accepted connection.
 
     Events: ``HelloAccepted``, or ``HelloRefused`` with ``Transmit`` (ERROR) and
@@ -45,33 +164,83 @@ class Registration:
         limits: LinkLimits = DEFAULT,
         bare: bool = False,
     ) -> None:
-        raise NotImplementedError
+        super().__init__(limits)
+        self.state: State = "waiting"
+        self._expected = expected
+        self._bare = bare
+        self._until = now + limits.hello_s
 
     @property
     def trailing_data(self) -> bytes:
-        """Bytes that came behind an accepted HELLO."""
-        raise NotImplementedError
+        """Take the bytes that came behind an accepted HELLO."""
+        return self._intake.rest() if self.state == "registered" else b""
 
-    def get_buffer(self) -> memoryview:
-        """Return where to ``recv_into`` next; empty once the HELLO was judged."""
-        raise NotImplementedError
+    def _reading(self) -> bool:
+        return self.state in ("waiting", "bare")
 
-    def received(self, nbytes: int, now: float) -> None:
-        """Tell that ``nbytes`` were put into the last ``get_buffer``; 0 is the end."""
-        raise NotImplementedError
+    def _plan(self, type_: int, size: int, kept: memoryview) -> int:
+        legal = HELLO_PART.size <= size <= HELLO_PART.size + MAX_NAME
+        waiting = self.state == "waiting" and type_ == _TYPE
+        return size if waiting and legal else len(kept)
 
-    def receive_data(self, data: Buf | None, now: float) -> None:
-        """Take bytes in any split; None is the end of the stream."""
-        raise NotImplementedError
+    def _move(self, cause: str) -> None:
+        self.state = TRANSITIONS[self.state, cause]
 
-    def events(self) -> Iterator[Any]:
-        """Yield what the bytes so far mean."""
-        raise NotImplementedError
+    def _item(self, item: Any, now: float) -> None:
+        if isinstance(item, BadMagic):
+            words = text("DS4D-HELLO-01", item.magic)
+            self._unreadable(Fault("DS4D-HELLO-01", words), now)
+        elif isinstance(item, End):
+            self._move("end")
+            self._close("end of stream")
+        elif isinstance(item, Frame) and self.state == "bare":
+            self._move("second HELLO" if item.type == _TYPE else "frame")
+            if item.type == _TYPE:
+                self._close("second HELLO")
+        elif isinstance(item, Frame):
+            self._judge(item, now)
+
+    def _judge(self, frame: Frame, now: float) -> None:
+        if frame.type != _TYPE:
+            words = text("hello-type", frame.type)
+            self._unreadable(Fault("DS4D-HELLO-02", words), now)
+            return
+        hello = read_hello(frame.size, frame.body)
+        if isinstance(hello, Fault):
+            self._unreadable(hello, now)
+            return
+        faults = check_all(hello, self._expected)
+        if faults:
+            self._violate(faults[0], "HELLO", now, fatal=True)
+            self._emit(HelloRefused(faults[0], answered=True))
+            self._emit(Transmit(error_frame(faults[0].text)))
+            self._move("refused")
+            self._close(faults[0].text)
+            return
+        self._move("accepted bare" if self._bare else "accepted")
+        self._emit(HelloAccepted(hello))
+
+    def _unreadable(self, fault: Fault, now: float) -> None:
+        """Close without an answer; the text is for the log alone."""
+        if self.state == "bare":
+            self._move("end")
+        else:
+            self._emit(HelloRefused(fault, answered=False))
+            self._move("unreadable")
+        self._violate(fault, "HELLO", now, fatal=True)
+        self._close(fault.text)
+
+    def _stalled(self, now: float) -> None:
+        self._unreadable(Fault("DS4D-HELLO-36", text("peer-stalled")), now)
 
     def deadline(self) -> float | None:
         """Return when ``timeout`` wants to be called, if ever."""
-        raise NotImplementedError
+        own = self._until if self.state == "waiting" else None
+        return earliest(super().deadline(), own)
 
     def timeout(self, now: float) -> None:
         """Tell that the deadline has passed: the HELLO is late."""
-        raise NotImplementedError
+        super().timeout(now)
+        if self.state == "waiting" and now >= self._until:
+            words = text("hello-late", self._limits.hello_s)
+            self._unreadable(Fault("DS4D-HELLO-36", words), now)

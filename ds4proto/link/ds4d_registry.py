@@ -38,19 +38,42 @@ class WorkerEntry:
     @property
     def key(self) -> tuple[str, int, int, int, bool]:
         """What makes a later registration replace this one (DS4D-HELLO-31)."""
-        raise NotImplementedError
+        return (
+            self.host,
+            self.model_id,
+            self.layer_start,
+            self.layer_end,
+            self.has_output,
+        )
+
+    @property
+    def order(self) -> tuple[int, bool, int, int]:
+        """Place among the candidates of a route (DS4D-ROUTE-31, -32)."""
+        return self.layer_start, not self.has_output, -self.layer_end, -self.serial
+
+    def __str__(self) -> str:
+        end = "output" if self.has_output else str(self.layer_end)
+        return f"{self.host}:{self.port} {self.layer_start}:{end}"
 
 
 class Registry:
     """Registered workers; every change bumps ``generation`` (DS4D-HELLO-33)."""
 
     def __init__(self) -> None:
-        raise NotImplementedError
+        self._entries: dict[tuple[str, int, int, int, bool], WorkerEntry] = {}
+        self._serial = 0
+        self._generation = 0
 
     @property
     def generation(self) -> int:
         """Counts registrations and removals; a route of another one is stale."""
-        raise NotImplementedError
+        return self._generation
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, entry: WorkerEntry) -> bool:
+        return self._entries.get(entry.key) is entry
 
     def register(
         self, hello: Mapping[str, Any], host: str, handle: Any = None
@@ -59,12 +82,30 @@ class Registry:
 
         Close the connection of the replaced one (DS4D-HELLO-32).
         """
-        raise NotImplementedError
+        self._serial += 1
+        self._generation += 1
+        entry = WorkerEntry(
+            host,
+            hello["listen_port"],
+            hello["model_id"],
+            hello["layer_start"],
+            hello["layer_end"],
+            bool(hello["has_output"]),
+            bool(hello["has_hidden"]),
+            self._serial,
+            handle,
+        )
+        replaced = self._entries.pop(entry.key, None)
+        self._entries[entry.key] = entry
+        return entry, replaced
 
     def remove(self, entries: Iterable[WorkerEntry]) -> None:
-        """Forget workers; those already gone are passed over."""
-        raise NotImplementedError
+        """Forget workers; those already gone, or replaced, are passed over."""
+        for entry in entries:
+            if entry in self:
+                del self._entries[entry.key]
+                self._generation += 1
 
     def workers(self) -> tuple[WorkerEntry, ...]:
         """Return all workers in the order in which a route tries them."""
-        raise NotImplementedError
+        return tuple(sorted(self._entries.values(), key=lambda entry: entry.order))

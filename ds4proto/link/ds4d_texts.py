@@ -16,6 +16,8 @@ _MORE: Final = {
     "hello-length": "invalid HELLO payload length %u",
     "hello-name-length": "invalid HELLO model name length %u",
     "hello-name-nul": "HELLO model family contains NUL bytes",
+    "position": "layer-slice KV position mismatch: have %d want %u",
+    "prefill-cap": "layer-slice chunk %u exceeds prefill cap %u",
     "work-memory-queue": "out of memory queueing distributed WORK",
     "session-memory": "out of memory creating distributed session",
     "read-header": "failed to read frame header: %s",

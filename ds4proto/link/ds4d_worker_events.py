@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -79,14 +79,13 @@ class SaveShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardSaved:
-    """Command: the shard, as pieces of any size that add up to ``size`` bytes."""
+    """Command: the shard, as pieces of any size that add up to ``size`` bytes.
 
-    pieces: Sequence[Buf]
+    ``pieces`` may be a generator over a file: it is drawn on as events are taken.
+    """
 
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return sum(len(piece) for piece in self.pieces)
+    pieces: Iterable[Buf]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
