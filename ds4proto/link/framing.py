@@ -65,6 +65,8 @@ class Framer:
     on_odd : callable, optional
         Called with entry, body and reading of a frame (up to 64 KiB) that has
         problems; may return the dialect to read it with.
+    on_loss : callable, optional
+        Called when frames may have been missed: what they said is not known.
 
     Notes
     -----
@@ -86,6 +88,7 @@ class Framer:
         on_frame: OnFrame | None = None,
         on_unknown: OnUnknown | None = None,
         on_odd: OnOdd | None = None,
+        on_loss: Callable[[], None] | None = None,
     ) -> None:
         self.protocol = protocol
         self.direction: Direction = direction
@@ -95,6 +98,7 @@ class Framer:
         self._on_frame = on_frame
         self._on_unknown = on_unknown
         self._on_odd = on_odd
+        self._on_loss = on_loss
         layout = header_of(protocol)
         self._header = struct_of(layout, "*")
         self._clause = {spec.path: spec.clause for spec in layout.fields}
@@ -189,6 +193,7 @@ class Framer:
             self._drop_partial()
             self._offset += nbytes
             self._search = Search(start, self._offset, word)
+            self._missed()
         return out
 
     def resync(self, now: float) -> list[Event]:
@@ -393,6 +398,7 @@ class Framer:
         self, entry: Entry, start: int, size: int, now: float, out: list[Event]
     ) -> None:
         """Drop a frame whose end is known but which leaves too much to collect."""
+        self._missed()
         problem = self._problem(
             (_TOO_LONG[self.protocol], entry.spec.name, start, self._header.size),
             f"at most {self.limits.small} bytes besides bulk tails",
@@ -462,6 +468,7 @@ class Framer:
         out: list[Event],
     ) -> None:
         """Lose the stream at ``head``, which was consumed and may hide a header."""
+        self._missed()
         out.append(Violation(now, problem, True, self.direction))
         start = self._offset - len(head)
         if self.auto_resync:
@@ -470,6 +477,10 @@ class Framer:
         else:
             self._lost = (start, reason)
             self._tail = bytearray(head[1:])
+
+    def _missed(self) -> None:
+        if self._on_loss is not None:
+            self._on_loss()
 
     def _found(self, held: bytes, now: float, out: list[Event]) -> memoryview:
         """End a search; return the bytes from the found header on."""

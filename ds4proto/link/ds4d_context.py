@@ -1,0 +1,381 @@
+"""What one DS4D connection alone shows of the rules between frames.
+
+Works on frames already read. State that lives elsewhere (sessions reached over other
+connections, options of the peers) is not guessed at: what is not known is not judged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ds4proto.codec.token_hash import TOKEN_HASH_START, token_hash
+from ds4proto.link.ds4d_snapshots import SnapshotContext
+from ds4proto.link.events import Direction, FrameReceived
+from ds4proto.schema.declare import offsets_of
+from ds4proto.schema.ds4d import (
+    ACK,
+    ACK_ONLY,
+    HIDDEN_STATE,
+    INPUT_HC,
+    LOGITS,
+    RESET_SESSION,
+    RESULT,
+)
+from ds4proto.schema.problem import Problem
+
+Fields = Mapping[str, Any]
+LOGIT_BYTES = 4
+MAX_OUTSTANDING = 4096
+"""WORK frames remembered without an answer; a real window is 64 at most."""
+MAX_SESSIONS = 1024
+"""Sessions remembered; the oldest is forgotten."""
+
+
+def other(direction: Direction) -> Direction:
+    """Return the opposite direction."""
+    return "b>a" if direction == "a>b" else "a>b"
+
+
+def problem_in(
+    frame: FrameReceived,
+    clause: str,
+    path: str,
+    expected: object,
+    found: object,
+    next_step: str = "",
+) -> Problem:
+    """Return a problem of one field of ``frame``, placed where the field stands."""
+    spec = frame.spec
+    at = None
+    name = path.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
+    offsets = offsets_of(spec.body, frame.dialect.rstrip("?"))
+    if name == path and name in offsets:
+        at = spec.header_size + offsets[name]
+    where = None if at is None else frame.stream_offset + at
+    return Problem(
+        clause,
+        f"{spec.name}.{path}",
+        at,
+        where,
+        str(expected),
+        str(found),
+        next_step,
+    )
+
+
+def hex64(value: int) -> str:
+    """Return a hash as the tools print it."""
+    return f"0x{value:016x}"
+
+
+@dataclass(slots=True)
+class Session:
+    """What the frames of this connection say that a session holds.
+
+    ``hash`` is None where an error or another connection made it unknown.
+    """
+
+    hash: int | None = None
+    count: int | None = None
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """A WORK that waits for its RESULT, without its tails."""
+
+    request: int
+    session: int
+    result_hash: int
+    n_tokens: int
+    pos0: int
+    flags: int
+    width: int
+    layers: tuple[int, int]
+    hops_left: int
+    wants_logits: bool | None
+    input_bytes: int
+    odd: bool
+
+
+@dataclass(slots=True)
+class Context:
+    """State of one connection; one object serves both directions."""
+
+    outstanding: dict[Direction, deque[Outstanding]] = field(
+        default_factory=lambda: {"a>b": deque(), "b>a": deque()}
+    )
+    sessions: dict[int, Session] = field(default_factory=dict)
+    values_per_token: int | None = None
+    vocabulary: int | None = None
+    snapshots: SnapshotContext = field(default_factory=SnapshotContext)
+
+    def forget(self) -> None:
+        """Bytes were lost: nothing is known of what they said."""
+        for waiting in self.outstanding.values():
+            waiting.clear()
+        self.sessions.clear()
+        self.snapshots = SnapshotContext()
+
+    def judge(self, frame: FrameReceived) -> list[Problem]:
+        """Take one frame; return the rules between frames that it breaks."""
+        name = frame.spec.name
+        if name == "WORK":
+            return list(self._work(frame))
+        if name == "RESULT":
+            return list(self._result(frame))
+        if name.startswith("SNAPSHOT_"):
+            return list(self.snapshots.judge(frame))
+        return []
+
+    def _work(self, frame: FrameReceived) -> Iterator[Problem]:
+        v = frame.fields
+        odd = any(p.fatal for p in frame.problems)
+        if "route_index" not in v:
+            return
+        if not odd and "tokens" in v:
+            yield from self._hashes(frame, v)
+            yield from self._width(frame, v)
+        route = v.get("route")
+        waiting = self.outstanding[frame.direction]
+        if len(waiting) >= MAX_OUTSTANDING:
+            waiting.popleft()
+        waiting.append(
+            Outstanding(
+                v["request"],
+                v["session"],
+                v["result_hash"],
+                v["n_tokens"],
+                v["pos0"],
+                v["flags"],
+                v["input_hc_bits"] or 32,
+                (v["layer_start"], v["layer_end"]),
+                v["route_count"] - v["route_index"],
+                bool(route[-1]["flags"] & 1) if route else None,
+                v["token_bytes"] + v["input_hc_bytes"],
+                odd or bool(frame.problems),
+            )
+        )
+
+    def _hashes(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
+        key, tokens = v["session"], v["tokens"]
+        due = token_hash(tokens, v["prefix_hash"])
+        if due != v["result_hash"]:
+            yield problem_in(
+                frame,
+                "DS4D-WORK-15",
+                "result_hash",
+                f"{hex64(due)}, prefix_hash extended by the {len(tokens)} tokens",
+                hex64(v["result_hash"]),
+                "the hash runs over token ids, low byte first",
+            )
+        session = self.sessions.get(key)
+        if v["flags"] & RESET_SESSION:
+            session = Session(TOKEN_HASH_START, 0)
+        if session is None:
+            session = Session()
+        if session.hash is not None and v["prefix_hash"] != session.hash:
+            after = "a reset" if v["flags"] & RESET_SESSION else "the WORK before"
+            yield problem_in(
+                frame,
+                "DS4D-WORK-26",
+                "prefix_hash",
+                f"{hex64(session.hash)}, what the session holds after {after}",
+                hex64(v["prefix_hash"]),
+                "send RESET_SESSION and the whole transcript",
+            )
+        elif session.count is not None and v["pos0"] != session.count:
+            yield problem_in(
+                frame,
+                "DS4D-SESS-04",
+                "pos0",
+                f"{session.count}, the tokens of the session",
+                v["pos0"],
+            )
+        if key not in self.sessions and len(self.sessions) >= MAX_SESSIONS:
+            del self.sessions[next(iter(self.sessions))]
+        self.sessions[key] = Session(v["result_hash"], v["pos0"] + v["n_tokens"])
+
+    def _width(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
+        bits, rows = v["input_hc_bits"] or 32, v["n_tokens"]
+        if not v["flags"] & INPUT_HC or bits not in (8, 16, 32) or frame.problems:
+            return
+        values, over = divmod(v["input_hc_bytes"] * 8, bits * rows)
+        if over or not values:
+            return
+        if self.values_per_token is None:
+            self.values_per_token = values
+        elif values != self.values_per_token:
+            due = self.values_per_token * rows * bits // 8
+            yield problem_in(
+                frame,
+                "DS4D-WORK-18",
+                "input_hc_bytes",
+                f"{due}: {rows} x {self.values_per_token} values at {bits} bits",
+                v["input_hc_bytes"],
+                "earlier frames of this connection had another width of hidden state",
+            )
+
+    def _result(self, frame: FrameReceived) -> Iterator[Problem]:
+        v = frame.fields
+        if "payload_bits" not in v:
+            return
+        waiting = self.outstanding[other(frame.direction)]
+        if not waiting:
+            yield problem_in(
+                frame,
+                "DS4D-RESULT-27",
+                "request",
+                "no RESULT: no WORK waits",
+                v["request"],
+            )
+            return
+        work = waiting.popleft()
+        failed = v["status"] != 0
+        if v["request"] != work.request and not (failed and v["request"] == 0):
+            yield problem_in(
+                frame,
+                "DS4D-RESULT-21",
+                "request",
+                f"{work.request}, the oldest WORK without an answer",
+                v["request"],
+                "answers come in the order of the WORK frames",
+            )
+            if any(w.request == v["request"] for w in waiting):
+                while work.request != v["request"]:
+                    work = waiting.popleft()
+            else:
+                waiting.appendleft(work)
+                return
+        if failed:
+            self.sessions.pop(work.session, None)
+            yield from self._error(frame, v)
+            return
+        if v["result_hash"] != work.result_hash:
+            yield problem_in(
+                frame,
+                "DS4D-RESULT-22",
+                "result_hash",
+                f"{hex64(work.result_hash)}, as in WORK {work.request}",
+                hex64(v["result_hash"]),
+            )
+        yield from self._answer(frame, v, work)
+        yield from self._telemetry(frame, v, work)
+
+    def _error(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
+        for path in ("result_hash", "result_kind", "payload_bits"):
+            if v[path]:
+                yield problem_in(
+                    frame, "DS4D-RESULT-23", path, "0 in an error", v[path]
+                )
+
+    def _answer(
+        self, frame: FrameReceived, v: Fields, work: Outstanding
+    ) -> Iterator[Problem]:
+        kind, nbytes = v["result_kind"], v["payload_bytes"]
+        names = {e.value: e.name for f in RESULT.body.fields for e in f.enum}
+        due = ACK if work.flags & ACK_ONLY else None
+        if due is None and work.wants_logits is not None:
+            due = LOGITS if work.wants_logits else HIDDEN_STATE
+        if due is not None and kind != due and kind in names:
+            clause = {ACK: "DS4D-WORK-50", LOGITS: "DS4D-WORK-51"}
+            yield problem_in(
+                frame,
+                clause.get(due, "DS4D-WORK-52"),
+                "result_kind",
+                f"{names[due]}, as WORK {work.request} asks",
+                names[kind],
+            )
+        if kind == HIDDEN_STATE:
+            bits = v["payload_bits"]
+            if bits != work.width:
+                yield problem_in(
+                    frame, "DS4D-RESULT-25", "payload_bits", work.width, bits
+                )
+            elif self.values_per_token is not None:
+                size = work.n_tokens * self.values_per_token * bits // 8
+                if nbytes != size:
+                    yield problem_in(
+                        frame,
+                        "DS4D-RESULT-25",
+                        "payload_bytes",
+                        f"{size}: {work.n_tokens} tokens of"
+                        f" {self.values_per_token} values at {bits} bits",
+                        nbytes,
+                    )
+        elif kind == LOGITS and not frame.problems:
+            if self.vocabulary is None and nbytes % LOGIT_BYTES == 0:
+                self.vocabulary = nbytes // LOGIT_BYTES
+            elif self.vocabulary is not None and nbytes != (
+                self.vocabulary * LOGIT_BYTES
+            ):
+                yield problem_in(
+                    frame,
+                    "DS4D-RESULT-26",
+                    "payload_bytes",
+                    f"{self.vocabulary * LOGIT_BYTES}, as in earlier LOGITS",
+                    nbytes,
+                )
+
+    def _telemetry(
+        self, frame: FrameReceived, v: Fields, work: Outstanding
+    ) -> Iterator[Problem]:
+        records = v.get("telemetry")
+        if records is None or work.odd:
+            return
+        if len(records) != work.hops_left:
+            yield problem_in(
+                frame,
+                "DS4D-TELEM-02",
+                "telemetry_count",
+                f"{work.hops_left}, one record for each hop from this one on",
+                len(records),
+            )
+            return
+        for index, record in enumerate(records):
+            for path in ("pos0", "n_tokens"):
+                due = getattr(work, path)
+                if record[path] != due:
+                    yield problem_in(
+                        frame,
+                        "DS4D-TELEM-04",
+                        f"telemetry[{index}].{path}",
+                        f"{due}, as in WORK {work.request}",
+                        record[path],
+                    )
+        own, last = records[-1], records[0]
+        where = f"telemetry[{len(records) - 1}]"
+        if (own["layer_start"], own["layer_end"]) != work.layers:
+            yield problem_in(
+                frame,
+                "DS4D-TELEM-04",
+                f"{where}.layer_start",
+                f"layers {work.layers[0]}..{work.layers[1]}",
+                f"{own['layer_start']}..{own['layer_end']}",
+            )
+        if own["input_bytes"] != work.input_bytes:
+            yield problem_in(
+                frame,
+                "DS4D-TELEM-05",
+                f"{where}.input_bytes",
+                work.input_bytes,
+                own["input_bytes"],
+            )
+        if last["downstream_wait_usec"] or last["forward_send_usec"]:
+            yield problem_in(
+                frame,
+                "DS4D-TELEM-03",
+                "telemetry[0].downstream_wait_usec",
+                "0 on the last hop",
+                max(last["downstream_wait_usec"], last["forward_send_usec"]),
+            )
+        if last["output_bytes"] != v["payload_bytes"]:
+            yield problem_in(
+                frame,
+                "DS4D-TELEM-06",
+                "telemetry[0].output_bytes",
+                f"{v['payload_bytes']}, the payload that the last hop made",
+                last["output_bytes"],
+            )

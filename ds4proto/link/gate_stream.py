@@ -1,0 +1,543 @@
+"""One direction of the gate stream: headers without lengths, cut into frames."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ds4proto.link.events import (
+    Direction,
+    Ended,
+    Event,
+    FrameReceived,
+    Skipped,
+    Violation,
+)
+from ds4proto.link.framing import GapReason
+from ds4proto.link.gate_form import COMMON, MAGICS, Due, Form, Header
+from ds4proto.link.gate_payload import PATH, Gate
+from ds4proto.link.gate_rules import clause_of, judge
+from ds4proto.link.limits import DEFAULT_LIMITS, Limits
+from ds4proto.link.pair import TpPair
+from ds4proto.link.sink import SinkFactory
+from ds4proto.schema.ds4t_gates import MAX_ROWS
+from ds4proto.schema.problem import Buf, Problem
+from ds4proto.schema.registry import frame, read_body
+
+_MAGIC = 4
+_UNKNOWN_STRIDE = 4
+_EMPTY = memoryview(b"")
+Verdict = Literal["yes", "no", "wait"]
+
+
+class GateStream:
+    """Cuts one direction of a data connection into gates.
+
+    Parameters
+    ----------
+    pair : TpPair
+        Row width, schedule, plan, and what the other direction showed.
+    direction : {"a>b", "b>a"}
+    sink, limits
+        As for ``Framer``.
+    dialect : str or None
+        Read under this dialect whatever the hello said.
+    complete : bool
+        False where the capture began in mid-stream.
+    """
+
+    def __init__(
+        self,
+        pair: TpPair,
+        direction: Direction,
+        *,
+        sink: SinkFactory | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        dialect: str | None = None,
+        complete: bool = True,
+    ) -> None:
+        self._pair = pair
+        self._direction: Direction = direction
+        self._sink = sink
+        self._limits = limits
+        self._dialect = dialect
+        self._form = Form(dialect or pair.dialect or "v14")
+        self._due = Due()
+        self._held = b""
+        self._offset = 0  # stream offset of the first byte not yet consumed
+        self._gate: Gate | None = None
+        self._lost: tuple[int, str] | None = None  # start, reason
+        self._last: tuple[str, int] | None = None
+        self._ended = False
+        if not complete:
+            self._due.anchored = False
+            self._lost = (0, "not a frame")
+
+    def feed(self, data: Buf | None, now: float) -> list[Event]:
+        """Take bytes; None is the end of the stream."""
+        out: list[Event] = []
+        if data is None:
+            self._end(now, out)
+            return out
+        view = memoryview(data).cast("B")
+        if self._held:
+            view = memoryview(self._held + view)
+            self._held = b""
+        rest = self._run(view, now, out, ended=False)
+        self._held = bytes(rest)
+        return out
+
+    def gap(self, nbytes: int, now: float, reason: GapReason = "lost") -> list[Event]:
+        """Take ``nbytes`` that crossed the wire but are not at hand."""
+        out: list[Event] = []
+        if nbytes <= 0:
+            return out
+        held, self._held = memoryview(self._held), b""
+        gate = self._gate
+        word = "gap" if reason == "lost" else "not captured"
+        if self._lost is None and gate is not None:
+            end = gate.got + len(held) + nbytes
+            known = gate.want if gate.want is not None else gate.prefer
+            if known is None or end <= known:
+                gate.take(held)
+                gate.gap(nbytes)
+                gate.scan = max(gate.scan, -(-end // gate.stride) * gate.stride)
+                self._offset += len(held) + nbytes
+                self._run(_EMPTY, now, out, ended=False)
+                return out
+        start = self._offset if gate is None else gate.start
+        if self._lost is not None:
+            start = self._lost[0]
+            word = self._lost[1]
+        self._drop_gate()
+        self._offset += len(held) + nbytes
+        self._lost = (start, word)
+        self._due.anchored = self._due.anchored and self._due.row > 1
+        return out
+
+    # -- the three states ----------------------------------------------------------
+
+    def _run(
+        self, view: memoryview, now: float, out: list[Event], *, ended: bool
+    ) -> memoryview:
+        """Go through ``view``; return what could not be used yet."""
+        at = 0
+        while True:
+            gate = self._gate
+            if self._lost is not None:
+                step = self._scan(view, at, now, out, ended=ended)
+            elif gate is None:
+                step = self._begin(view, at, now, out)
+            elif gate.want is not None:
+                step = self._certain(gate, gate.want, view, at, now, out)
+            else:
+                step = self._uncertain(gate, view, at, now, out)
+            if step is None:
+                return view[at:]
+            self._offset += step - at
+            at = step
+
+    def _begin(
+        self, view: memoryview, at: int, now: float, out: list[Event]
+    ) -> int | None:
+        """Read the next header, or a barrier byte."""
+        if self._form.dialect != (self._dialect or self._pair.dialect or "v14"):
+            self._form = Form(self._dialect or self._pair.dialect or "v14")
+        form = self._form
+        left = len(view) - at
+        if not left:
+            return None
+        if self._pair.rdma and not self._may_be_magic(view, at):
+            return self._barrier(view, at, now, out)
+        if not self._may_be_magic(view, at):
+            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            return at
+        if left < form.size:
+            return None
+        header = form.read(view, at)
+        if header is None or form.spec(header.name) is None:
+            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            return at
+        self._open(header, view[at : at + form.size], now, out)
+        return at + form.size if self._lost is None else at
+
+    @staticmethod
+    def _may_be_magic(view: memoryview, at: int) -> bool:
+        head = bytes(view[at : at + _MAGIC])
+        return any(magic.startswith(head) for magic in MAGICS)
+
+    def _open(
+        self,
+        header: Header,
+        raw: memoryview,
+        now: float,
+        out: list[Event],
+    ) -> None:
+        form, pair, due = self._form, self._pair, self._due
+        declared = form.spec(header.name)
+        if declared is None:
+            return
+        reading = read_body(
+            declared, raw, dialect=form.dialect, stream_offset=self._offset
+        )
+        number = due.row if header.name == "DS4T.GATE_ROW" else due.batch
+        number = number if due.anchored else header.seq
+        problems = reading.problems + tuple(
+            judge(header, due, pair, declared, form.dialect, self._offset)
+        )
+        want, prefer = self._length(header, number)
+        cap = self._limits.body("DS4B.GATE_BULK")
+        if want is not None and want > cap:
+            problem = Problem(
+                clause_of(header, 5),
+                f"{declared.name}.bytes",
+                form.size,
+                self._offset + form.size,
+                f"at most {cap} bytes",
+                f"{want}",
+                "raise the limit if the gate is real",
+                fatal=True,
+            )
+            out.append(Violation(now, problem, True, self._direction))
+            self._lost = (self._offset, "too long")
+            return
+        due.advance(header, jumps=pair.bulk_on_rdma)
+        stride = pair.vector or _UNKNOWN_STRIDE
+        self._gate = Gate(
+            header,
+            declared,
+            reading.values,
+            problems,
+            self._offset,
+            form.size,
+            stride,
+            want,
+            prefer,
+            stride if pair.vector else 0,
+            number,
+        )
+        if self._sink is not None and want != 0:
+            self._gate.sink = self._sink(
+                declared, reading.values, PATH, want if want is not None else prefer
+            )
+
+    def _length(self, header: Header, number: int) -> tuple[int | None, int | None]:
+        """Return the certain and the expected length of a payload."""
+        pair = self._pair
+        if header.nbytes is not None:
+            return header.nbytes, None
+        row = header.name == "DS4T.GATE_ROW"
+        if not row and pair.bulk_on_rdma:
+            return 0, None
+        vector = pair.vector
+        if vector is None:
+            return None, None
+        if row:
+            return vector, None
+        declared = header.name == "DS4B.GATE_BATCH"
+        if declared and 1 <= header.word <= MAX_ROWS:
+            return header.word * vector, None
+        rows = None
+        if pair.lockstep is not None:
+            rows = pair.lockstep.expected_rows(number, header.layer)
+        if rows is None and declared:
+            rows = 1  # neither rows nor tag: what was due decides
+        return None, None if rows is None else rows * vector
+
+    def _certain(
+        self,
+        gate: Gate,
+        want: int,
+        view: memoryview,
+        at: int,
+        now: float,
+        out: list[Event],
+    ) -> int | None:
+        """Take payload up to a length that is certain."""
+        took = min(len(view) - at, want - gate.got)
+        piece = view[at : at + took]
+        if not gate.got and took == want and gate.sink is None:
+            self._finish(gate, piece, now, out)
+            return at + took
+        if took:
+            gate.take(piece)
+        if gate.got == want:
+            self._finish(gate, None, now, out)
+            return at + took
+        return at + took if took else None
+
+    def _uncertain(
+        self, gate: Gate, view: memoryview, at: int, now: float, out: list[Event]
+    ) -> int | None:
+        """Take payload while the header behind it is looked for."""
+        total = gate.got + len(view) - at
+        form = self._form
+        while gate.scan + form.size <= total:
+            header = None
+            if gate.scan >= gate.got:
+                header = form.read(view, at + gate.scan - gate.got)
+            fits = header is not None and self._due.fits(header, self._pair)
+            settled = gate.weigh(fits=fits, magic=header is not None)
+            if settled is not None:
+                gate.want = settled
+                gate.proven = fits or settled != gate.scan
+                return at
+            gate.scan += gate.stride
+        free = gate.free(total)
+        if total - free > self._limits.held:
+            if gate.early is not None:
+                gate.want, gate.proven = gate.early, True
+            else:
+                gate.prefer = None
+            return at
+        took = free - gate.got
+        if took:
+            gate.take(view[at : at + took])
+        if gate.got > self._limits.body("DS4B.GATE_BULK"):
+            self._too_long(gate, now, out)
+            return at + took
+        return at + took if took else None
+
+    def _scan(
+        self,
+        view: memoryview,
+        at: int,
+        now: float,
+        out: list[Event],
+        *,
+        ended: bool,
+    ) -> int | None:
+        """Look for the next header after a loss."""
+        if self._lost is None:
+            return at
+        data = bytes(view[at:])
+        form, where = self._form, 0
+        keep = len(data) - min(len(data), form.size - 1)
+        while True:
+            where = data.find(COMMON, where + 1)
+            if where < 0:
+                break
+            begin = where - 1
+            if data[begin : begin + _MAGIC] not in MAGICS:
+                continue
+            if begin + form.size > len(data):
+                keep = min(keep, begin)
+                break
+            header = form.read(data, begin)
+            if header is None or not self._due.fits(header, self._pair, far=True):
+                continue
+            verdict = self._confirm(data, begin, header, ended=ended)
+            if verdict == "yes":
+                start, reason = self._lost
+                stop = self._offset + begin
+                if stop > start:
+                    out.append(
+                        Skipped(now, start, stop - start, reason, self._direction)
+                    )
+                self._lost = None
+                self._due.anchored = False
+                return at + begin
+            if verdict == "wait":
+                keep = min(keep, begin)
+                break
+        return at + keep if keep else None
+
+    def _confirm(
+        self, data: bytes, begin: int, header: Header, *, ended: bool
+    ) -> Verdict:
+        """Tell whether a header found in a search is a true one."""
+        if self._due.anchored and self._pair.schedule is not None:
+            return "yes"  # number, layer and kind agree: chance is out of question
+        after = Due(header.seq + 1, header.seq + 1)
+        if header.name == "DS4T.GATE_ROW":
+            after.batch = self._due.batch
+        else:
+            after.row = self._due.row
+        want, _ = self._length(header, header.seq)
+        size = self._form.size
+        if want is not None:
+            behind = begin + size + want
+            if behind + size <= len(data):
+                found = self._form.read(data, behind)
+                # the two counters are independent: any gate may follow
+                return "no" if found is None else "yes"
+            if ended:
+                return "yes" if behind <= len(data) else "no"
+            return "wait" if want <= self._limits.held else "yes"
+        where = begin + size
+        while (where := data.find(COMMON, where)) > 0:
+            at = where - 1
+            where += 1
+            if at + size > len(data) or data[at : at + _MAGIC] not in MAGICS:
+                continue
+            found = self._form.read(data, at)
+            if found is not None and after.fits(found, self._pair):
+                return "yes"
+        return "no" if ended or len(data) > self._limits.held else "wait"
+
+    # -- outcomes ------------------------------------------------------------------
+
+    def _finish(
+        self, gate: Gate, piece: memoryview | None, now: float, out: list[Event]
+    ) -> None:
+        length = gate.want or 0
+        payload: memoryview | None = None
+        if gate.sink is not None:
+            gate.fields[PATH] = gate.sink.close()
+        else:
+            payload = piece
+            if payload is None:
+                payload = memoryview(gate.kept) if gate.kept else _EMPTY
+            gate.fields[PATH] = payload
+        self._gate = None
+        self._last = (gate.spec.full_name, gate.start)
+        self._learn(gate, length)
+        out.append(
+            FrameReceived(
+                now,
+                gate.spec,
+                self._form.dialect,
+                gate.fields,
+                payload,
+                gate.start,
+                gate.size + length,
+                self._direction,
+                gate.problems,
+                gate.missing,
+            )
+        )
+
+    def _learn(self, gate: Gate, length: int) -> None:
+        pair = self._pair
+        row = gate.header.name == "DS4T.GATE_ROW"
+        if pair.vector is None:
+            if row and gate.proven and length:
+                pair.n_embd = length // _UNKNOWN_STRIDE
+            return
+        if row or pair.bulk_on_rdma or pair.lockstep is None:
+            return
+        declared = gate.header.name == "DS4B.GATE_BATCH"
+        if gate.proven or declared:
+            rows = length // pair.vector
+            pair.lockstep.confirm(gate.due, gate.header.layer, rows)
+
+    def _barrier(
+        self, view: memoryview, at: int, now: float, out: list[Event]
+    ) -> int | None:
+        """Take one barrier byte of a pair that runs over RDMA."""
+        try:
+            spec = frame("DS4T.BARRIER", dialect=self._form.dialect)
+        except KeyError:
+            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            return at
+        reading = read_body(
+            spec,
+            view[at : at + 1],
+            dialect=self._form.dialect,
+            stream_offset=self._offset,
+        )
+        out.append(
+            FrameReceived(
+                now,
+                spec,
+                self._form.dialect,
+                reading.values,
+                None,
+                self._offset,
+                1,
+                self._direction,
+                reading.problems,
+            )
+        )
+        self._last = (spec.full_name, self._offset)
+        return at + 1
+
+    def _lose(self, head: bytes, now: float, out: list[Event]) -> None:
+        problem = Problem(
+            "DS4T-GATE-01",
+            "GATE.magic",
+            0,
+            self._offset,
+            " or ".join(magic.hex() for magic in MAGICS),
+            head.hex(),
+            "a payload before it had another length, or the header is damaged",
+            fatal=True,
+        )
+        out.append(Violation(now, problem, True, self._direction))
+        self._lost = (self._offset, "not a frame")
+
+    def _too_long(self, gate: Gate, now: float, out: list[Event]) -> None:
+        cap = self._limits.body("DS4B.GATE_BULK")
+        problem = Problem(
+            clause_of(gate.header, 5),
+            f"{gate.spec.name}.{PATH}",
+            gate.size,
+            gate.start + gate.size,
+            f"a header behind at most {cap} bytes",
+            f"none in {gate.got}",
+            "raise the limit if the gate is real",
+            fatal=True,
+        )
+        out.append(Violation(now, problem, True, self._direction))
+        self._drop_gate()
+        self._lost = (gate.start, "too long")
+
+    def _drop_gate(self) -> None:
+        if self._gate is not None and self._gate.sink is not None:
+            self._gate.sink.close()
+        self._gate = None
+
+    def _end(self, now: float, out: list[Event]) -> None:
+        if self._ended:
+            return
+        held, self._held = memoryview(self._held), b""
+        while True:
+            gate = self._gate
+            if gate is not None and gate.want is None and self._lost is None:
+                if gate.prefer is None:
+                    _, gate.prefer = self._length(gate.header, gate.due)
+                gate.want = gate.at_end(gate.got + len(held))
+                gate.proven = False
+            before = self._offset
+            held = self._run(held, now, out, ended=True)
+            if self._offset == before:
+                break
+        self._ended = True
+        end = self._offset + len(held)
+        clean = self._lost is None and self._gate is None and not held
+        if self._lost is not None:
+            start, reason = self._lost
+            if end > start:
+                out.append(Skipped(now, start, end - start, reason, self._direction))
+        elif not clean:
+            self._truncated(held, end, now, out)
+        out.append(Ended(now, end, clean, self._direction))
+
+    def _truncated(
+        self, held: memoryview, end: int, now: float, out: list[Event]
+    ) -> None:
+        gate = self._gate
+        last = "no gate came before it"
+        if self._last is not None:
+            last = f"the last complete gate is {self._last[0]} at {self._last[1]}"
+        if gate is not None:
+            name, start = gate.spec.name, gate.start
+            due = gate.want if gate.want is not None else gate.prefer
+            due_text = "a payload" if due is None else f"{due} bytes of payload"
+            found = f"{gate.got + len(held)}, then the end of the stream"
+        else:
+            name, start = "GATE", self._offset
+            due_text = f"a header of {self._form.size} bytes"
+            found = f"{len(held)}, then the end of the stream"
+        problem = Problem(
+            "DS4T-GATE-06",
+            name,
+            end - start,
+            end,
+            due_text,
+            found,
+            last,
+            fatal=True,
+        )
+        self._drop_gate()
+        out.append(Violation(now, problem, True, self._direction))
+        out.append(Skipped(now, start, end - start, "truncated", self._direction))
