@@ -22,7 +22,8 @@ from ds4proto.codec import (
     names,
 )
 from ds4proto.codec.base import Path
-from ds4proto.codec.elementwise import STREAM_FROM, ElementwiseCodec
+from ds4proto.codec.definition import e4m3_decode
+from ds4proto.codec.elementwise import BLOCK, STREAM_FROM, ElementwiseCodec
 from ds4proto.codec.parallel import CHUNK, PARALLEL_FROM, run_slices
 
 WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
@@ -297,3 +298,17 @@ def test_importing_the_package_is_light() -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("shift", [0, 4, 1])
+def test_kernel_for_large_results_takes_any_target(shift: int) -> None:
+    if not kernels.available("e4m3"):
+        pytest.skip(kernels.reason("e4m3"))
+    from ds4proto.codec.kernels import e4m3
+
+    codes = np.arange(2 * BLOCK, dtype=np.uint32).astype(np.uint8)
+    raw = np.zeros(codes.size * 4 + 128, dtype=np.uint8)
+    begin = -raw.ctypes.data % 64 + shift
+    bits = raw[begin : begin + codes.size * 4].view(np.uint32)
+    e4m3.decode_past_cache(codes, bits, np.empty(BLOCK, dtype=np.uint32))
+    assert np.array_equal(bits, e4m3_decode(codes))
