@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from os import PathLike
 from typing import Any, BinaryIO, Final, cast
 
@@ -122,6 +123,9 @@ class CaptureDecoder:
         As for `Decoder`.
     follow, wait
         As for `ds4proto.pcap.reader.CaptureReader`.
+    reorder : int
+        Rows held back so that they come in the order of the capture: the length of a
+        gate is known only when the next one comes. Without effect with `follow`.
 
     Attributes
     ----------
@@ -142,7 +146,9 @@ class CaptureDecoder:
         dialect: str | None = None,
         follow: bool = False,
         wait: Wait | None = None,
+        reorder: int = 1024,
     ) -> None:
+        self._reorder = 0 if follow else reorder
         self.decoder = Decoder(payload=payload, limits=limits, dialect=dialect)
         self.info = CaptureInfo()
         self._source = source
@@ -169,7 +175,10 @@ class CaptureDecoder:
             for event in stream_file_events(source):
                 yield from self.decoder.feed(event)
             return
-        yield from self._capture(source)
+        if self._reorder:
+            yield from in_order(self._capture(source), self._reorder)
+        else:
+            yield from self._capture(source)
 
     def _capture(self, source: Source) -> Iterator[FrameRow]:
         feed = self.decoder.feed
@@ -193,6 +202,31 @@ class CaptureDecoder:
             yield from feed(event)
         if damage is not None:
             raise damage
+
+
+def in_order(rows: Iterable[FrameRow], window: int) -> Iterator[FrameRow]:
+    """Yield rows by the packet that completed them, as far as a window reaches.
+
+    An error of `rows` is raised when the rows before it are out.
+    """
+    held: list[tuple[int, int, FrameRow]] = []
+    damage: Exception | None = None
+    source = enumerate(rows)
+    while True:
+        try:
+            number, row = next(source)
+        except StopIteration:
+            break
+        except (ValueError, OSError) as error:
+            damage = error
+            break
+        heappush(held, (row.last_packet, number, row))
+        if len(held) > window:
+            yield heappop(held)[2]
+    while held:
+        yield heappop(held)[2]
+    if damage is not None:
+        raise damage
 
 
 def decode(source: Source, *, payload: PayloadMode = "summary") -> Iterator[FrameRow]:

@@ -131,10 +131,16 @@ class RunTable:
                 self._roles[stream, side] = role
         return run
 
-    def lone(self, stream: int, protocol: str, kind: str) -> Run:
-        """Begin a run for a connection that nothing else is known about."""
-        run = self._new(protocol)
-        self._join(stream, run, kind)
+    def any_run(self, stream: int, listener: Endpoint, protocol: str, kind: str) -> Run:
+        """Return the run of a connection: its own, its listener's, or a new one."""
+        run = self._joined.get(stream)
+        if run is None:
+            run = (
+                self._at("worker", listener)
+                or self._at("coordinator", listener)
+                or self._new(protocol)
+            )
+            self._join(stream, run, kind)
         return run
 
     def tp_hello(

@@ -8,30 +8,24 @@ searched for, and an observer takes over from there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Final
 
-from ds4proto.link.events import FrameReceived, Skipped, Violation
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.observer import FIRST_BYTES, StreamObserver, open_observer
-from ds4proto.pcap.types import Endpoint
+from ds4proto.schema import to_bytes
 from ds4proto.schema.dialects import dialects_of
-from ds4proto.schema.problem import Problem
+from ds4proto.schema.ds4d_hello import ERROR
 from ds4proto.schema.recognise import protocol_of
-from ds4proto.trace.building import fields_and_payload
-from ds4proto.trace.marks import Marks
-from ds4proto.trace.payload import PayloadSummary
-from ds4proto.trace.rows import UNDECODED, Direction, FrameRow
-from ds4proto.trace.runs import Request, Run, RunTable
+from ds4proto.trace.making import DIRECTIONS, DirectionTotals, RowMaker
+from ds4proto.trace.rows import Direction, FrameRow
+from ds4proto.trace.runs import RunTable
 from ds4proto.trace.sinks import PayloadMode, sink_factory
 from ds4proto.trace.tcp_events import Data, Gap, Opened, StreamStats
 
-__all__ = ["DirectionTotals", "Watch"]
+__all__ = ["Watch"]
 
-Side = Literal["a", "b"]
-_DIRECTIONS: Final[tuple[Direction, Direction]] = ("a>b", "b>a")
 _HELD: Final = 64 * 1024
 _MAGIC_BYTES: Final = 4
 _HELLO_SIZES: Final = frozenset(
@@ -41,20 +35,6 @@ _LONGEST_HELLO: Final = max(_HELLO_SIZES)
 _SHORTEST_HELLO: Final = min(_HELLO_SIZES)
 _OTHER: Final[dict[Direction, Direction]] = {"a>b": "b>a", "b>a": "a>b"}
 _MAGICS: Final = (b"DS4D", b"T4SD", b"B4SD")
-
-
-@dataclass(slots=True)
-class DirectionTotals:
-    """Where the bytes of one direction went; all of them, once it has ended."""
-
-    accounted: int = 0
-    undecoded: Counter[str] = field(default_factory=Counter)
-    frames: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def total(self) -> int:
-        """All bytes so far."""
-        return self.accounted + sum(self.undecoded.values())
 
 
 class Watch:
@@ -69,6 +49,18 @@ class Watch:
         Time of the capture's first packet.
     payload, limits, dialect
         As for `ds4proto.trace.decoder.Decoder`.
+    on_open : callable
+        Called before an observer is made; yields the rows of connections that have
+        to be settled first.
+
+    Attributes
+    ----------
+    observer : StreamObserver or None
+        Once the protocol is known.
+    foreign : bool
+        The bytes so far are no protocol of ours.
+    stats : StreamStats or None
+        Counts of the TCP layer, at the end.
     """
 
     def __init__(
@@ -84,14 +76,13 @@ class Watch:
     ) -> None:
         self.number = opened.stream
         self.a, self.b = opened.a, opened.b
-        self.syn_seen = opened.syn_seen
         self.observer: StreamObserver | None = None
         self.foreign = False
         self.stats: StreamStats | None = None
-        self.totals = {d: DirectionTotals() for d in _DIRECTIONS}
-        self.last_ns = opened.time_ns
+        self._maker = RowMaker(self.number, self.a, self.b, table, start_ns)
         self._table = table
         self._start_ns = start_ns
+        self._last_ns = opened.time_ns
         self._payload = payload
         self._limits = limits
         self._dialect = dialect
@@ -100,30 +91,34 @@ class Watch:
         self._held_bytes = 0
         self._heads: dict[Direction, bytes] = {}
         self._late = not opened.syn_seen  # the beginning may not be in the capture
-        self._base: dict[Direction, int] = {"a>b": 0, "b>a": 0}
-        self._marks = {d: Marks() for d in _DIRECTIONS}
-        self._done: dict[Direction, int] = {"a>b": 0, "b>a": 0}
-        self._violations: dict[Direction, list[Problem]] = {"a>b": [], "b>a": []}
         self._ended: set[Direction] = set()
-        self._tails: dict[Direction, bytes] = {"a>b": b"", "b>a": b""}
-        self._first: dict[Direction, tuple[int, int]] = {}
+        self._tails: dict[Direction, bytes] = dict.fromkeys(DIRECTIONS, b"")
+
+    @property
+    def totals(self) -> dict[Direction, DirectionTotals]:
+        """Where the bytes of each direction went."""
+        return self._maker.totals
 
     @property
     def last_time(self) -> float:
         """Seconds from the capture's first packet to this connection's last."""
         stats = self.stats
-        last = self.last_ns if stats is None else stats.last_time_ns
+        last = self._last_ns if stats is None else stats.last_time_ns
         return max(0, last - self._start_ns) / 1e9
 
     @property
     def kind(self) -> str:
-        """``control``, ``data``, ``forward``, ``snapshot``, ``foreign``, ``silent``."""
+        """Role of the connection.
+
+        ``control``, ``data``, ``forward`` or ``snapshot``; ``foreign``; ``silent``
+        without any byte.
+        """
+        if not any(totals.total for totals in self.totals.values()):
+            return "silent"
         run = self._table.run_of(self.number)
         if run is not None and self.number in run.streams:
             return run.streams[self.number]
-        if any(totals.total for totals in self.totals.values()):
-            return "foreign" if self.foreign else "unknown"
-        return "silent"
+        return "foreign" if self.foreign else "unknown"
 
     @property
     def notes(self) -> list[str]:
@@ -135,21 +130,21 @@ class Watch:
         stats = self.stats
         if self.kind == "silent" and stats is not None:
             if stats.ab.rst or stats.ba.rst:
-                found.append("refused" if not stats.ba.syn else "reset, 0 bytes")
-            elif stats.ba.syn:
-                found.append("connected, 0 bytes")
+                found.append("reset, 0 bytes" if stats.ba.syn else "refused")
             else:
-                found.append("never answered")
+                answered = stats.ba.syn or not stats.syn_seen
+                found.append("connected, 0 bytes" if answered else "never answered")
         return found
 
     # -- what the reassembly says --------------------------------------------------
 
     def data(self, data: Data) -> Iterator[FrameRow]:
         """Take bytes; yield the rows that they complete."""
-        self.last_ns = data.last_time_ns
-        self._first.setdefault(data.direction, (data.packet, data.time_ns))
+        self._last_ns = data.last_time_ns
         if self.observer is not None:
-            yield from self._feed(data)
+            self._maker.marks[data.direction].add(data)
+            yield from self._feed(data.direction, data.data, data.last_time_ns)
+            self._maker.saw(data.direction, data.offset, data.data)
         elif self.foreign:
             yield from self._foreign(data)
         else:
@@ -157,12 +152,16 @@ class Watch:
 
     def gap(self, gap: Gap) -> Iterator[FrameRow]:
         """Take bytes that the capture does not hold."""
+        direction = gap.direction
         if self.observer is not None:
-            yield from self._feed_gap(gap)
+            self._maker.marks[direction].add_gap(gap)
+            now = gap.time_ns / 1e9
+            events = self.observer.gap(direction, gap.length, now, gap.reason)
+            yield from self._maker.rows(events, self.observer)
         elif self.foreign:
-            self._tails[gap.direction] = b""
+            self._tails[direction] = b""
             self._late = True
-            self._lose(gap.direction, gap.length, "foreign")
+            self.totals[direction].lose(gap.length, "foreign")
         else:
             self._late = True
             self._held.append(gap)
@@ -180,8 +179,24 @@ class Watch:
         if self.observer is None and not self.foreign:
             yield from self.settle()
         if self.observer is not None:
-            for direction in _DIRECTIONS:
-                yield from self._end_of(direction)
+            for direction in DIRECTIONS:
+                if direction not in self._ended:
+                    yield from self._end_of(direction)
+            for direction in DIRECTIONS:
+                yield from self._maker.rest(self.observer, direction)
+
+    def _end_of(self, direction: Direction) -> Iterator[FrameRow]:
+        self._ended.add(direction)
+        if self.observer is not None:
+            events = self.observer.feed(direction, None, self._last_ns / 1e9)
+            yield from self._maker.rows(events, self.observer)
+
+    def _feed(
+        self, direction: Direction, view: memoryview, time_ns: int
+    ) -> Iterator[FrameRow]:
+        if self.observer is not None:
+            events = self.observer.feed(direction, view, time_ns / 1e9)
+            yield from self._maker.rows(events, self.observer)
 
     # -- finding the protocol ------------------------------------------------------
 
@@ -192,16 +207,19 @@ class Watch:
 
     def settle(self) -> Iterator[FrameRow]:
         """Decide on the protocol with the bytes at hand, and let go of them."""
-        if not self._heads and not self._held:
+        if not self._held:
             return
         yield from self._on_open(self)
         self._open(self._heads, complete=not self._late)
+        if self.observer is None and self._table.is_listener(self.b):
+            # Who dials a peer of a run and shows no magic breaks its first rule.
+            self._open({"a>b": to_bytes(ERROR, {"text": ""}, dialect="upstream")})
         self.foreign = self.observer is None
         held, self._held = self._held, []
         for item in held:
             yield from self.gap(item) if isinstance(item, Gap) else self.data(item)
-        for direction in tuple(self._ended):
-            if self.observer is not None:
+        for direction in DIRECTIONS:
+            if direction in self._ended:
                 yield from self._end_of(direction)
 
     def _hold(self, data: Data) -> Iterator[FrameRow]:
@@ -232,7 +250,7 @@ class Watch:
             return lengths[0] > _LONGEST_HELLO or lengths[0] in _HELLO_SIZES
         return len(names) == 2 or max(lengths) >= FIRST_BYTES
 
-    def _open(self, first: dict[Direction, bytes], *, complete: bool) -> None:
+    def _open(self, first: dict[Direction, bytes], *, complete: bool = True) -> None:
         pair = self._table.pair_for(self.b)
         heads = {protocol_of(head) for head in first.values()}
         joins = pair is not None
@@ -263,237 +281,47 @@ class Watch:
         direction, view = data.direction, data.data
         tail = self._tails[direction]
         first = not self.totals[direction].total
-        window = tail + bytes(view if self._late else view[:FIRST_BYTES])
-        at = 0
-        while self._late or first:
-            found = _find(window, at, anywhere=self._late)
-            if found is None:
-                break
-            head = window[found : found + FIRST_BYTES]
+        if first:
+            self._maker.marks[direction].add(data)
+        if self._late or first:
+            window = tail + bytes(view if self._late else view[:FIRST_BYTES])
+            at = self._search(direction, window)
+            if at is not None:
+                yield from self._take_over(data, at - len(tail))
+                return
+            self._tails[direction] = window[1 - _MAGIC_BYTES :] if self._late else b""
+        self.totals[direction].lose(len(view), "foreign")
+
+    def _search(self, direction: Direction, window: bytes) -> int | None:
+        """Open an observer at the first magic that proves true; return its place."""
+        at = _find(window, 0, anywhere=self._late)
+        while at is not None:
+            head = window[at : at + FIRST_BYTES]
             self._open({direction: head}, complete=not self._late)
             if self.observer is not None:
-                self.foreign = False
-                yield from self._take_over(data, found - len(tail))
-                return
-            at = found + 1
-        self._tails[direction] = window[-(_MAGIC_BYTES - 1) :] if self._late else b""
-        self._lose(direction, len(view), "foreign")
+                return at
+            at = _find(window, at + 1, anywhere=self._late)
+        return None
 
     def _take_over(self, data: Data, at: int) -> Iterator[FrameRow]:
         """Begin to decode at `at`, which may lie up to three bytes before `data`."""
-        direction, other = data.direction, _OTHER[data.direction]
-        tail = self._tails[direction][at:] if at < 0 else b""
-        self._lose(direction, max(at, 0), "foreign")
-        self.totals[direction].undecoded["foreign"] -= len(tail)
-        self._base[direction] = data.offset + at
-        self._base[other] = self.totals[other].total
-        yield from self._before_first(data)
-        rest = data.data[max(at, 0) :]
-        self._marks[direction].add(data)
-        if tail:
-            yield from self._feed_bytes(direction, memoryview(tail), data.time_ns)
-        yield from self._feed_bytes(direction, rest, data.last_time_ns)
-
-    def _before_first(self, data: Data) -> Iterator[FrameRow]:
-        """Say what lies before the first header: rows for bytes that no frame has."""
-        assert self.observer is not None
-        for direction in _DIRECTIONS:
-            length = self._base[direction]
-            if not length:
-                continue
-            totals = self.totals[direction]
-            totals.undecoded.clear()
-            self._lose(direction, length, "before the first header")
-            first = self._first.get(direction, (data.packet, data.time_ns))
-            yield self._make(
-                direction, self.observer.protocol, self.observer.dialect, UNDECODED,
-                0, length, {"reason": "before the first header"}, None, (),
-                self._table.run_of(self.number), first, (data.packet, data.time_ns),
-            )  # fmt: skip
-
-    def _lose(self, direction: Direction, length: int, reason: str) -> None:
-        if length:
-            self.totals[direction].undecoded[reason] += length
-
-    # -- through the observer ------------------------------------------------------
-
-    def _feed(self, data: Data) -> Iterator[FrameRow]:
-        assert self.observer is not None
-        direction = data.direction
-        self._marks[direction].add(data)
-        yield from self._feed_bytes(direction, data.data, data.last_time_ns)
-
-    def _feed_bytes(
-        self, direction: Direction, view: memoryview, time_ns: int
-    ) -> Iterator[FrameRow]:
-        assert self.observer is not None
-        yield from self._rows(self.observer.feed(direction, view, time_ns / 1e9))
-
-    def _feed_gap(self, gap: Gap) -> Iterator[FrameRow]:
-        assert self.observer is not None
-        self._marks[gap.direction].add_gap(gap)
-        now = gap.time_ns / 1e9
-        yield from self._rows(
-            self.observer.gap(gap.direction, gap.length, now, gap.reason)
-        )
-
-    def _end_of(self, direction: Direction) -> Iterator[FrameRow]:
-        if direction in self._ended and self.observer is None:
+        observer = self.observer
+        if observer is None:
             return
-        self._ended.add(direction)
-        assert self.observer is not None
-        yield from self._rows(self.observer.feed(direction, None, self.last_ns / 1e9))
-
-    def _rows(self, events: Iterable[Any]) -> Iterator[FrameRow]:
-        for event in events:
-            if isinstance(event, FrameReceived):
-                yield self._frame(event)
-            elif isinstance(event, Skipped):
-                yield self._skipped(event)
-            elif isinstance(event, Violation):
-                self._violations[event.direction].append(event.problem)
-        for direction in _DIRECTIONS:
-            self._marks[direction].forget(self._done[direction])
-
-    def _frame(self, event: FrameReceived) -> FrameRow:
-        direction, spec = event.direction, event.spec
-        if any(problem.fatal for problem in event.problems):
-            return self._malformed(event)
-        run, asked = self._learn(event)
-        fields, payload = fields_and_payload(event, run, asked)
-        totals = self.totals[direction]
-        totals.accounted += event.length
-        totals.frames[spec.full_name] += 1
-        problems = event.problems
-        if self._violations[direction]:
-            problems = (*self._violations[direction], *problems)
-            self._violations[direction] = []
-        return self._row(
-            direction, spec.protocol, event.dialect, spec.name, event.stream_offset,
-            event.length, fields, payload, problems, run,
-        )  # fmt: skip
-
-    def _malformed(self, event: FrameReceived) -> FrameRow:
-        """Make the row of a frame whose header is sound and whose body is not."""
-        direction, spec = event.direction, event.spec
-        self._lose(direction, event.length, "malformed")
-        run = self._table.run_of(self.number)
-        fields, _ = fields_and_payload(event, None, None)
-        fields = {"reason": "malformed", "frame": spec.name, **fields}
-        problems = (*self._violations[direction], *event.problems)
-        self._violations[direction] = []
-        return self._row(
-            direction, spec.protocol, event.dialect, UNDECODED, event.stream_offset,
-            event.length, fields, None, problems, run,
-        )  # fmt: skip
-
-    def _skipped(self, event: Skipped) -> FrameRow:
-        direction = event.direction
-        self._lose(direction, event.length, event.reason)
-        problems = tuple(self._violations[direction])
-        self._violations[direction] = []
-        assert self.observer is not None
-        return self._row(
-            direction, self.observer.protocol, self.observer.dialect, UNDECODED,
-            event.stream_offset, event.length, {"reason": event.reason}, None, problems,
-            self._table.run_of(self.number),
-        )  # fmt: skip
-
-    def _row(
-        self,
-        direction: Direction,
-        protocol: str,
-        dialect: str,
-        kind: str,
-        offset: int,
-        length: int,
-        fields: dict[str, Any],
-        payload: PayloadSummary | None,
-        problems: tuple[Problem, ...],
-        run: Run | None,
-    ) -> FrameRow:
-        offset += self._base[direction]
-        marks = self._marks[direction]
-        first, last = marks.at(offset), marks.at(offset + max(length - 1, 0))
-        self._done[direction] = offset + length
-        return self._make(
-            direction, protocol, dialect, kind, offset, length, fields, payload,
-            problems, run, first, last,
-        )  # fmt: skip
-
-    def _make(
-        self,
-        direction: Direction,
-        protocol: str,
-        dialect: str,
-        kind: str,
-        offset: int,
-        length: int,
-        fields: dict[str, Any],
-        payload: PayloadSummary | None,
-        problems: tuple[Problem, ...],
-        run: Run | None,
-        first: tuple[int, int],
-        last: tuple[int, int],
-    ) -> FrameRow:
-        first_packet, first_ns = first
-        last_packet, last_ns = last
-        sends: Side = "a" if direction == "a>b" else "b"
-        takes: Side = "b" if sends == "a" else "a"
-        src, dst = str(self._at(sends)), str(self._at(takes))
-        return FrameRow(
-            0 if run is None else run.number,
-            self.number,
-            direction,
-            protocol,
-            dialect,
-            kind,
-            (last_ns - self._start_ns) / 1e9,
-            offset,
-            length,
-            first_packet,
-            last_packet,
-            fields,
-            problems,
-            (first_ns - self._start_ns) / 1e9,
-            last_ns / 1e9,
-            src,
-            dst,
-            self._table.role(self.number, sends) or src,
-            self._table.role(self.number, takes) or dst,
-            payload,
-        )
-
-    def _at(self, side: Side) -> Endpoint:
-        return self.a if side == "a" else self.b
-
-    def _learn(self, event: FrameReceived) -> tuple[Run | None, Request | None]:
-        """Tell the run table what a frame shows; get the run and what is answered."""
-        table, number, spec, f = self._table, self.number, event.spec, event.fields
-        sender: Side = "a" if event.direction == "a>b" else "b"
-        if spec.protocol != "DS4D":
-            run = table.run_of(number)
-            if run is None:
-                run = table.lone(
-                    number, "DS4T", "data" if spec.code is None else "control"
-                )
-            if spec.name == "HELLO":
-                table.tp_hello(run, number, sender, f)
-            return run, None
-        name = spec.name
-        if name == "WORK":
-            return table.work(number, self.b, sender, f), None
-        if name == "RESULT":
-            asked = table.answer(number, int(f["request"]))
-            run = table.run_of(number) or table.lone(number, "DS4D", "data")
-            return run, asked
-        if name == "HELLO":
-            return table.hello(number, self.a, self.b, sender, f), None
-        if name.startswith("SNAPSHOT"):
-            asks = name in ("SNAPSHOT_SAVE_REQ", "SNAPSHOT_LOAD_BEGIN")
-            request = int(f["request"])
-            return table.snapshot(number, self.b, sender, request, asks=asks), None
-        return table.run_of(number) or table.lone(number, "DS4D", "data"), None
+        self.foreign = False
+        maker, direction = self._maker, data.direction
+        other = _OTHER[direction]
+        tail = self._tails[direction][at:] if at < 0 else b""
+        maker.base[direction] = data.offset + at
+        maker.base[other] = self.totals[other].total
+        yield from maker.before_first(observer, (data.packet, data.time_ns))
+        maker.marks[direction].add(data)
+        if tail:
+            yield from self._feed(direction, memoryview(tail), data.time_ns)
+        yield from self._feed(direction, data.data[max(at, 0) :], data.last_time_ns)
+        for way in DIRECTIONS:
+            if way in self._ended:
+                yield from self._end_of(way)
 
 
 def _find(window: bytes, start: int, *, anywhere: bool) -> int | None:

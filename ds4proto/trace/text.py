@@ -147,7 +147,8 @@ def _generic(row: FrameRow) -> str:
     specs = _specs(row.name)
     parts = []
     for name, value in row.fields.items():
-        if name in _PLUMBING or (name in _ZERO_IS_DULL and not value):
+        dull = name.startswith("reserved") and not value
+        if dull or name in _PLUMBING or (name in _ZERO_IS_DULL and not value):
             continue
         if isinstance(value, dict) or (isinstance(value, list) and not value):
             continue
