@@ -155,11 +155,14 @@ class EvaluateLocal:
 class RouteLost:
     """A transport error: drop these workers, close their connections, rebuild.
 
-    Answer with ``Rerouted`` or ``NoRoute`` (DS4D-COORD-31).
+    Answer with ``Rerouted`` or ``NoRoute`` (DS4D-COORD-31); a chunk that is still
+    with the own slice is awaited first. Where ``replay`` is False the request has
+    failed for good and no answer is wanted.
     """
 
     workers: tuple[WorkerEntry, ...]
     fault: Fault
+    replay: bool = True
 
 
 @dataclass(frozen=True, slots=True)
