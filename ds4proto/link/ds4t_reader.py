@@ -158,3 +158,13 @@ class ControlReader:
         self._filled = 0
         self.touched = None
         self.pump(now)
+
+    def rest(self) -> bytes:
+        """Return, and forget, the bytes that no frame of this reader has used."""
+        head = bytes(self._head_view[: self._filled]) if self.header is None else b""
+        if self.header is not None and not self.opened:
+            head = bytes(self._head)
+        found = head + bytes(self._backlog)
+        self._backlog.clear()
+        self.next(self.touched or 0.0)
+        return found

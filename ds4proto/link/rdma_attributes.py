@@ -23,7 +23,6 @@ BULK_REGION: Final = 64 * MESSAGE
 CQ_ENTRIES: Final = 512
 DECODE_BYTE: Final = 0xD1
 VERIFY_BYTE: Final = 0xB5
-POSTED_TAG: Final = 0xFEED
 WARM_FILL: Final = 0x5A
 WARM_ATTEMPTS: Final[dict[QpType, int]] = {"UC": 20, "RC": 1}
 WARM_POLL_SECONDS: Final = 0.1
