@@ -24,7 +24,7 @@ from ds4proto.schema.declare import (
 )
 from ds4proto.schema.fast import struct_of
 from ds4proto.schema.problem import Buf, Problem, SchemaError
-from ds4proto.schema.reference import shown
+from ds4proto.schema.rules import shown
 
 
 def build_frame(

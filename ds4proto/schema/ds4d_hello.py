@@ -14,6 +14,9 @@ from ds4proto.schema.ds4d_common import (
     text_size,
 )
 
+MAX_NAME = 127
+"""Longest model name, in bytes."""
+
 HELLO = frame(
     1,
     Layout(
@@ -60,7 +63,7 @@ HELLO = frame(
                 Int32ub,
                 "length of the model name",
                 unit="bytes",
-                limit=Limit(0, 127),
+                limit=Limit(0, MAX_NAME),
                 clause="DS4D-HELLO-03",
                 auto=lambda v: text_size(v["model_name"]),
             ),
@@ -75,6 +78,12 @@ HELLO = frame(
         ),
         (Text("model_name", REST, "name of the model", "DS4D-HELLO-04"),),
         (
+            Rule(
+                "DS4D-HELLO-03",
+                "model_name",
+                lambda v: text_size(v["model_name"]) <= MAX_NAME,
+                f"a name of at most {MAX_NAME} bytes",
+            ),
             Rule(
                 "DS4D-HELLO-04",
                 "model_name_len",

@@ -76,10 +76,10 @@ def _route_size(v: Mapping[str, Any]) -> int:
 def _whole_rows(v: Mapping[str, Any]) -> bool:
     size: int = v["input_hc_bytes"]
     flags: int = v["flags"]
+    tokens: int = v["n_tokens"]
     value = max(1, (v["input_hc_bits"] or 32) // 8)
     if size == 0:
-        return not flags & INPUT_HC
-    tokens: int = v["n_tokens"]
+        return tokens == 0 or not flags & INPUT_HC
     return size % (max(1, tokens) * value) == 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ds4proto.schema.declare import (
@@ -22,14 +23,12 @@ from ds4proto.schema.declare import (
     Tail,
     Text,
     fields_of,
-    in_dialect,
-    offsets_of,
     rest_of,
     size_of,
     tails_of,
-    walk_tails,
 )
 from ds4proto.schema.problem import Problem
+from ds4proto.schema.rules import broken, broken_limits, broken_rule
 
 
 class _Stop(Exception):
@@ -76,6 +75,7 @@ class Reader:
                     "the lengths in the fixed part do not add up to the body",
                 )
         except _Stop:
+            self.problems.extend(self._of_fixed_part(values))
             return values
         self.problems.extend(
             broken(
@@ -87,6 +87,17 @@ class Reader:
             )
         )
         return values
+
+    def _of_fixed_part(self, values: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield what the fixed part breaks on its own when the tails are unreadable."""
+        body, name = self._spec.body, self._dialect
+        if any(spec.path not in values for spec in fields_of(body, name)):
+            return
+        prefix = self._spec.name + "."
+        yield from broken_limits(body, values, name, prefix, self._base)
+        for rule in body.rules:
+            with suppress(KeyError, TypeError):  # the rule needs a part that is missing
+                yield from broken_rule(rule, body, values, name, prefix, self._base)
 
     def _fail(
         self,
@@ -287,88 +298,3 @@ def _stated(blob: Blob, values: Mapping[str, Any]) -> bool:
     """Tell whether an earlier count says that ``blob`` holds records."""
     records = [part for part in blob.parts if isinstance(part, Records)]
     return not records or any(int(part.count(values)) for part in records)
-
-
-def broken(
-    layout: Layout,
-    values: Mapping[str, Any],
-    dialect: str,
-    prefix: str,
-    starts: Mapping[str, int],
-) -> Iterator[Problem]:
-    """Yield the rules of ``layout`` that ``values`` break, records included.
-
-    ``starts`` gives the frame offset of each layout by the prefix of its paths;
-    without an entry a problem has no offset.
-    """
-    start = starts.get(prefix)
-    offsets = offsets_of(layout, dialect)
-
-    def place(path: str) -> int | None:
-        at = offsets.get(path)
-        return None if at is None or start is None else start + at
-
-    for spec in fields_of(layout, dialect):
-        value = values[spec.path]
-        if spec.const is not None and value != spec.const:
-            expected, found = f"{spec.const:#x}", f"{value:#x}"
-        elif spec.limit is not None and not spec.limit.holds(value):
-            expected, found = str(spec.limit), str(value)
-        else:
-            continue
-        where = place(spec.path)
-        yield Problem(spec.clause, prefix + spec.path, where, None, expected, found)
-    for tail in walk_tails(tails_of(layout, dialect)):
-        yield from _inside(tail, values, dialect, prefix, starts)
-    for rule in layout.rules:
-        if in_dialect(rule.dialects, dialect) and not rule.test(values):
-            expected_text = rule.expected
-            yield Problem(
-                rule.clause,
-                prefix + rule.path,
-                place(rule.path),
-                None,
-                expected_text
-                if isinstance(expected_text, str)
-                else expected_text(values),
-                shown(values.get(rule.path)),
-                rule.next_step,
-            )
-
-
-def _inside(
-    tail: Tail,
-    values: Mapping[str, Any],
-    dialect: str,
-    prefix: str,
-    starts: Mapping[str, int],
-) -> Iterator[Problem]:
-    value = values.get(tail.path)
-    if isinstance(tail, Records) and value:
-        for index, record in enumerate(value):
-            where = f"{prefix}{tail.path}[{index}]."
-            yield from broken(tail.record, record, dialect, where, starts)
-    elif isinstance(tail, One) and value:
-        where = f"{prefix}{tail.path}."
-        yield from broken(tail.record, value, dialect, where, starts)
-    elif isinstance(tail, Ints) and tail.limit is not None and value:
-        for index, item in enumerate(value):
-            if not tail.limit.holds(item):
-                where = f"{prefix}{tail.path}[{index}]"
-                yield Problem(
-                    tail.clause, where, None, None, str(tail.limit), str(item)
-                )
-                return
-
-
-def shown(value: Any) -> str:
-    """Return a short text for a value of any kind; never megabytes of it."""
-    if isinstance(value, memoryview | bytes):
-        return f"{len(value)} bytes"
-    if isinstance(value, str):
-        text = value.encode("utf-8", "backslashreplace").decode()
-        text = ascii(text) if not text.isprintable() else repr(text)
-        return text if len(text) <= 80 else text[:77] + "..."
-    if isinstance(value, list | tuple):
-        return f"{len(value)} items"
-    return str(value)

@@ -16,7 +16,8 @@ from ds4proto.schema.declare import FrameSpec, Layout, in_dialect
 from ds4proto.schema.dialects import dialect as find_dialect
 from ds4proto.schema.fast import Odd, header_form, read_fast
 from ds4proto.schema.problem import Buf, Problem, SchemaError
-from ds4proto.schema.reference import Reader, shown
+from ds4proto.schema.reference import Reader
+from ds4proto.schema.rules import shown
 
 _FRAMES: tuple[FrameSpec, ...] = ds4d.FRAMES + ds4t.FRAMES
 
@@ -138,6 +139,8 @@ def read(
     """Read a whole frame; what is wrong with it is returned beside its values."""
     view = memoryview(data).cast("B")
     header = _check_header(spec, view)
+    if len(view) < spec.header_size:
+        return Reading({}, tuple(problem.at(stream_offset) for problem in header))
     reading = read_body(
         spec,
         view[spec.header_size :],
