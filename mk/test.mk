@@ -1,3 +1,3 @@
 .PHONY: test
-test: $(SETUP_STAMP) ## run the tests
+test: $(RUNTIME_STAMP) ## run the tests (installs torch for the runtime)
 	$(VENV_PYTHON) -m pytest tests
