@@ -294,11 +294,11 @@ def test_plain_batch_never_goes_one_by_one(monkeypatch):
         raise AssertionError("took the slow way")
 
     monkeypatch.setattr("ds4proto.pcap.headers.dissect", refuse)
-    for linktype, packet in WRAPPED.values():
+    offloaded = IPV4[:2] + bytes(2) + IPV4[4:]
+    for linktype, packet in [*WRAPPED.values(), (101, offloaded)]:
         if linktype != 258:
-            assert (
-                len(tcp_columns(batch_of([(linktype, packet, len(packet))] * 3))) == 3
-            )
+            batch = batch_of([(linktype, packet, len(packet))] * 3)
+            assert len(tcp_columns(batch)) == 3
 
 
 def test_agrees_with_dpkt():

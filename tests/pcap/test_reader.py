@@ -184,7 +184,7 @@ def test_simple_and_obsolete_packet_blocks(order):
     data = b"".join(
         [
             shb(order),
-            idb(order, 1, snaplen=4),
+            idb(order, 1, snaplen=3),
             idb(order, 101),
             block(order, 3, struct.pack(order + "I", 9) + b"simp"),
             epb(5, b"mid", order, 1),
@@ -193,7 +193,7 @@ def test_simple_and_obsolete_packet_blocks(order):
         ]
     )
     assert read(data)[0] == [
-        (0, b"simp", 9, 1),
+        (0, b"sim", 9, 1),
         (5_000, b"mid", 3, 101),
         (77_000, b"old", 9, 101),
         (0, b"xy", 2, 1),
@@ -253,6 +253,12 @@ def test_long_record_is_refused_before_memory_is_taken(order):
     assert caught.value.found == str(0xFFFFFFF0)
     assert "at most 16777216" in str(caught.value)
     assert peak < 4 << 20
+
+
+def test_record_limit_is_the_callers():
+    with pytest.raises(CaptureError, match=r"at most 199.*found 200"):
+        read(classic(), max_record=199)
+    assert len(read(classic(), max_record=200)[0]) == len(PACKETS)
 
 
 def packets_before_error(data):

@@ -271,6 +271,29 @@ def test_many_streams_at_once():
         assert numbers == sorted(numbers)
 
 
+def test_events_of_several_streams_keep_capture_order():
+    tape = Tape()
+    other = (Endpoint("10.0.0.7", 7), B)
+    for k in range(5):
+        for ends in (tape.ends, other):
+            tape.put(0, 1 + k, b"q", ends=ends).put(1, 1 + k, b"a", ends=ends)
+    events = hear(tape).events
+    numbers = [e.packet for e in events if isinstance(e, Data)]
+    assert numbers == list(range(1, 21))
+
+
+def test_padded_packets_of_one_size_join_to_their_own_bytes():
+    out = io.BytesIO()
+    sink = PcapWriter(out)
+    seq = 1
+    for k in range(1, 7):
+        packet = build_tcp(A, B, seq=seq, payload=b"abcdef"[:k])
+        sink.packet(k, packet.ljust(60, b"\xee"))
+        seq += k
+    heard = Heard(read_streams(io.BytesIO(out.getvalue())))
+    assert heard.text() == b"aababcabcdabcdeabcdef"
+
+
 def test_streams_are_bounded():
     tape = Tape()
     for k in range(10):
@@ -286,7 +309,7 @@ def test_streams_are_bounded():
 
 
 def test_ipv6_and_ipv4_streams():
-    six = (Endpoint("::1", 5), Endpoint("::2", 6))
+    six = (Endpoint("fe80::1", 5), Endpoint("2001:db8::2", 6))
     tape = Tape()
     tape.put(0, 1, b"four").put(0, 1, b"six", ends=six).put(1, 9, b"back", ends=six)
     heard = hear(tape)

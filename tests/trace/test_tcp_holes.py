@@ -65,6 +65,17 @@ def test_first_copy_wins_behind_a_hole(block_bytes):
 
 
 @BOTH
+def test_first_copy_wins_around_a_mark_of_bytes_never_seen(block_bytes):
+    tape = shaken()
+    tape.put(0, 115)  # the sender is past bytes that are not there
+    tape.put(0, 111, b"abcdefghij").put(0, 116, b"FGHIJklmno")
+    tape.put(0, 101, b"0123456789")
+    heard = hear(tape, block_bytes=block_bytes)
+    assert heard.text() == b"0123456789abcdefghijklmno"
+    assert heard.stats[1].ab.conflicts == 1
+
+
+@BOTH
 def test_acknowledged_hole_is_given_up_after_a_few_packets(block_bytes):
     tape = shaken()
     tape.put(0, 101, b"abc").put(0, 110, b"xyz")
@@ -180,11 +191,12 @@ def test_snap_length_behind_a_hole(block_bytes):
 def test_data_after_fin_is_discarded(block_bytes):
     tape = shaken()
     tape.put(0, 101, b"abc", flags=FIN | ACK).put(0, 104, b"zzz").put(0, 103, b"czz")
+    tape.put(0, 105, b"q")
     heard = hear(tape, block_bytes=block_bytes)
     assert heard.text() == b"abc"
     assert heard.closed == [(1, "a>b", "fin")]
     stats = heard.stats[1].ab
-    assert (stats.discarded_bytes, stats.retransmitted_bytes) == (5, 1)
+    assert (stats.discarded_bytes, stats.retransmitted_bytes) == (6, 1)
 
 
 @BOTH
