@@ -28,6 +28,7 @@ from ds4proto.schema.problem import Buf
 from ds4proto.schema.registry import frame
 
 _READS = frozenset({Leader.SYNC, Leader.MEETING, Leader.ACK, Leader.LOGITS})
+_SAYS = frozenset(t.__name__ for t in (*say.Command.__args__, Checkpoint))
 _SILENT_AFTER_FAILURE = (say.Rewind, say.Invalidate, say.DestroySession)
 
 
@@ -115,7 +116,7 @@ class LeaderControl(ControlMachine):
         return buffers
 
     def _require(self, event: object) -> None:
-        due = sorted({t.__name__ for t, _ in LEADER[self._state]})
+        due = sorted({t.__name__ for t, _ in LEADER[self._state]} & _SAYS)
         if type(event).__name__ not in due:
             raise LocalProtocolError(
                 f"{type(event).__name__} is not due in state {self._state.name}; due: "

@@ -50,6 +50,10 @@ class Sessions:
     def __getitem__(self, session_id: int) -> Session:
         return self._held[session_id]
 
+    def get(self, session_id: int | None) -> Session | None:
+        """Return a session, None where it is not open."""
+        return None if session_id is None else self._held.get(session_id)
+
     def __len__(self) -> int:
         return len(self._held)
 

@@ -8,8 +8,9 @@ Rules
   common order (DS4T-LOGITS-07).
 * From v12 on both ranks meet during a sync: each sends its checkpoint, then waits for
   the other's. A checkpoint that comes early is kept until the own one is sent.
-* Nothing leaves FAILED but STOP, from a leader whose connection still stands
-  (DS4T-FAIL-13); nothing leaves STOPPED.
+* A leader may say STOP at any time, also after a failure (DS4T-STOP-03,
+  DS4T-FAIL-13): it waits for no answer any more. Nothing else leaves FAILED, and
+  nothing leaves STOPPED.
 
 Reading the tables
 ------------------
@@ -98,12 +99,14 @@ LEADER: Final[Mapping[Leader, Mapping[Trigger, Leader]]] = {
         (say.Invalidate, ""): _L.IDLE,
         (say.Stop, ""): _L.STOPPED,
     },
-    _L.SYNC: {(say.Checkpoint, ""): _L.MEETING},
+    _L.SYNC: {(say.Checkpoint, ""): _L.MEETING, (say.Stop, ""): _L.STOPPED},
     _L.MEETING: {
+        (say.Stop, ""): _L.STOPPED,
         (say.Checkpoint, ""): _L.SYNC,
         (say.Checkpoint, "end"): _L.ACK,
     },
     _L.ACK: {
+        (say.Stop, ""): _L.STOPPED,
         (say.SessionCreated, ""): _L.IDLE,
         (say.SessionDestroyed, ""): _L.IDLE,
         (say.SyncDone, ""): _L.IDLE,
@@ -115,10 +118,12 @@ LEADER: Final[Mapping[Leader, Mapping[Trigger, Leader]]] = {
         (say.MtpDone, ""): _L.IDLE,
     },
     _L.LOGITS: {
+        (say.Stop, ""): _L.STOPPED,
         (say.Top2, "more"): _L.LOGITS,
         (say.Top2, "end"): _L.IDLE,
     },
     _L.BLOCK: {
+        (say.Stop, ""): _L.STOPPED,
         (say.CommitBlock, ""): _L.IDLE,
         (say.CommitBlock, "logits"): _L.LOGITS,
     },
