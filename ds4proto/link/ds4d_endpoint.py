@@ -103,6 +103,15 @@ class Endpoint:
         """Return where to ``recv_into`` next; empty while nothing may be read."""
         return self._intake.get_buffer() if self._reading() else _EMPTY
 
+    def arriving(self) -> tuple[memoryview, memoryview] | None:
+        """Return what has come of a body, and where all of it comes to lie.
+
+        For looking at a large body while it arrives; None between frames, and while
+        it is not settled that the whole body is kept.
+        """
+        place = self._intake.place
+        return None if place is None else (self._intake.kept, place)
+
     def received(self, nbytes: int, now: float) -> None:
         """Tell that ``nbytes`` were put into the last ``get_buffer``; 0 is the end."""
         self._intake.received(nbytes, now)

@@ -258,6 +258,12 @@ class Intake:
         return _NOTHING if self._store is None else self._store[: self._have]
 
     @property
+    def place(self) -> memoryview | None:
+        """Where the whole body under way comes to lie, once all of it is wanted."""
+        whole = self._store is not None and self._size == self._keep > 0
+        return self._store if whole else None
+
+    @property
     def inside(self) -> bool:
         """True in the middle of a frame."""
         return self._store is not None or bool(self._buf)
