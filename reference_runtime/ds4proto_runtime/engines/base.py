@@ -106,8 +106,8 @@ class Engine(Protocol):
 
     has_head: bool
 
-    def open(self) -> Session:
-        """Return an empty session over the engine's own layers."""
+    def open(self, layers: range | None = None) -> Session:
+        """Return an empty session over the engine's own layers, or some of them."""
 
     def embed(self, tokens: Sequence[int]) -> F32:
         """Return the hidden state in front of layer 0, ``[n, hidden_values]``."""
@@ -132,6 +132,12 @@ class Engine(Protocol):
 
     def head(self, hidden: F32) -> F32:
         """Return the logits ``[vocab]`` of one token's hidden state."""
+
+    def heads(self, hidden: F32) -> F32:
+        """Return the logits ``[n, vocab]`` of several tokens at once.
+
+        Their last bits may differ from `head`: a wider product sums in another order.
+        """
 
     def reset(self, session: Session) -> None:
         """Empty the session."""

@@ -285,9 +285,9 @@ class DecoderEngine:
             angles.sin().float().to(self._device),
         )
 
-    def open(self) -> Session:
-        """Return an empty session."""
-        session = Session(self.layers)
+    def open(self, layers: range | None = None) -> Session:
+        """Return an empty session over all own layers, or some of them."""
+        session = Session(self.layers if layers is None else layers)
         self.reset(session)
         return session
 
@@ -354,16 +354,26 @@ class DecoderEngine:
     @torch.inference_mode()
     def head(self, hidden: F32) -> F32:
         """Return the logits of one token's hidden state (this rank's half of them)."""
+        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
+        logits: F32 = self._logits(x.view(1, -1))[0].cpu().numpy()
+        return logits
+
+    @torch.inference_mode()
+    def heads(self, hidden: F32) -> F32:
+        """Return the logits of several tokens."""
+        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
+        logits: F32 = self._logits(x).cpu().numpy()
+        return logits
+
+    def _logits(self, x: Tensor) -> Tensor:
         if self._norm is None or self._output is None:
             raise EngineError("this slice does not own the output head")
-        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
-        x = norm(x.view(1, -1), self._norm, self.config.eps)
+        x = norm(x, self._norm, self.config.eps)
         # both halves are always taken apart, so that a split head gives the same bits
         ranks = (0, 1) if self.rank is None else (self.rank,)
         own = halves(self._output.shape[0])
         parts = [linear(x, self._output[own[rank]]) for rank in ranks]
-        logits: F32 = torch.cat(parts, -1)[0].cpu().numpy()
-        return logits
+        return torch.cat(parts, -1)
 
     def truncate(self, session: Session, pos: int) -> None:
         """Forget every token from ``pos`` on; rows behind it are never read."""

@@ -140,9 +140,9 @@ class DeepseekV4Engine:
             c.n_routed_experts,
         )
 
-    def open(self) -> Session:
-        """Return an empty session."""
-        session = Session(self.layers)
+    def open(self, layers: range | None = None) -> Session:
+        """Return an empty session over all own layers, or some of them."""
+        session = Session(self.layers if layers is None else layers)
         self.reset(session)
         return session
 
@@ -219,11 +219,26 @@ class DeepseekV4Engine:
     @torch.inference_mode()
     def head(self, hidden: F32) -> F32:
         """Return the logits of one token's hidden state (this rank's half of them)."""
+        c = self.config
+        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
+        logits: F32 = self._logits(x.view(1, 1, c.hc_mult, -1)).view(-1).cpu().numpy()
+        return logits
+
+    @torch.inference_mode()
+    def heads(self, hidden: F32) -> F32:
+        """Return the logits of several tokens."""
+        c = self.config
+        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
+        logits: F32 = (
+            self._logits(x.view(1, len(hidden), c.hc_mult, -1))[0].cpu().numpy()
+        )
+        return logits
+
+    def _logits(self, x: Tensor) -> Tensor:
         if self._collapse is None:
             raise EngineError("this slice does not own the output head")
         c = self.config
-        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
-        x = self._norm(self._collapse(x.view(1, 1, c.hc_mult, c.hidden_size)))
+        x = self._norm(self._collapse(x))
         rank = self._joint.rank
         own = halves(c.vocab_size)
         # both halves are always taken apart, so that a split head gives the same bits
@@ -231,8 +246,7 @@ class DeepseekV4Engine:
             linear(x, self._output.weight[own[part]])
             for part in ((0, 1) if rank is None else (rank,))
         ]
-        logits: F32 = torch.cat(parts, -1).view(-1).cpu().numpy()
-        return logits
+        return torch.cat(parts, -1)
 
     def truncate(self, session: Session, pos: int) -> None:
         """Cut to 0 only: compressed rows cannot be undone."""

@@ -102,9 +102,9 @@ class ToyEngine:
             ratios=RATIOS,
         )
 
-    def open(self) -> Session:
-        """Return an empty session."""
-        session = Session(self.layers)
+    def open(self, layers: range | None = None) -> Session:
+        """Return an empty session over all own layers, or some of them."""
+        session = Session(self.layers if layers is None else layers)
         self.reset(session)
         return session
 
@@ -171,6 +171,10 @@ class ToyEngine:
         for column in range(HIDDEN):
             logits = logits + (hidden[column] * _HEAD[:, column]) / _f(8.0)
         return logits
+
+    def heads(self, hidden: F32) -> F32:
+        """Return the logits of several tokens."""
+        return np.stack([self.head(row) for row in hidden])
 
     def truncate(self, session: Session, pos: int) -> None:
         """Cut to 0 only: rows that left the window are gone."""
