@@ -1,17 +1,31 @@
 """Codecs by name. To add one: write ``ds4proto/codec/NAME.py``, name it below.
 
 Such a module has one function, ``make(*, profile, threads, path, **variant)``,
-which returns a `Codec`. It is imported when somebody asks for it.
+which returns a `Codec`. It is imported when somebody asks for it. The scaled formats
+share one such module, ``blocks``, whose ``make`` takes the name first.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 from ds4proto.codec.base import PROFILES, Codec, CodecError, Path
 
-_NAMES: Final = ("f32", "f16", "bf16", "e4m3")
+SCALED: Final = (
+    "int8",
+    "fp8",
+    "mxfp8",
+    "nvfp4",
+    "e2m1-e8m0-16",
+    "e2m1-e4m3-32",
+    "mxfp4",
+    "int4",
+)
+"""Formats with scales in the payload, ours; the rest are those of ds4."""
+
+_NAMES: Final = ("f32", "f16", "bf16", "e4m3", *SCALED)
 _MAX_THREADS: Final = 64
 
 
@@ -88,10 +102,9 @@ def get(
             found=str(threads),
             next_step="two are enough to saturate most memory buses",
         )
-    module = import_module(f"ds4proto.codec.{name}")
-    return cast(_Maker, module.make)(
-        profile=profile, threads=threads, path=path, **variant
-    )
+    make = import_module(f"ds4proto.codec.{'blocks' if name in SCALED else name}").make
+    maker = cast(_Maker, partial(make, name) if name in SCALED else make)
+    return maker(profile=profile, threads=threads, path=path, **variant)
 
 
 def refuse_variants(codec: str, variant: dict[str, str]) -> None:
