@@ -46,6 +46,7 @@ class Host:
         self.closed: dict[Any, str] = {}
         self.said: list[tuple[Any, Any]] = []
         self.dials: list[OpenForward] = []
+        self.pipes: dict[Forwarder, tuple[Host, WorkerLink]] = {}
         self.held: deque[tuple[WorkerLink, Any]] = deque()
         self.hold = hold
         self.refuse: str | None = None
