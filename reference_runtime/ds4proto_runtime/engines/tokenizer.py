@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ds4proto_runtime.engines.base import EngineError
 
@@ -11,6 +11,16 @@ _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+class ReadsText(Protocol):
+    """What a study or a run needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids."""
 
 
 class Tokenizer:
