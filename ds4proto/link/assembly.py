@@ -9,6 +9,7 @@ from typing import Any
 from ds4proto.link.regions import Region, find_regions
 from ds4proto.link.sink import Sink, SinkFactory
 from ds4proto.link.table import Entry
+from ds4proto.schema.fast import struct_of
 from ds4proto.schema.registry import Reading
 
 STREAM_FROM = 64 * 1024
@@ -49,6 +50,7 @@ class Assembly:
         "_results",
         "_sink",
         "_small",
+        "_torn",
         "entry",
         "refused",
         "size",
@@ -72,6 +74,7 @@ class Assembly:
         self._small = small
         self._read = read
         self._have = 0
+        self._torn = False
         self._collected = 0
         self._holes: list[tuple[int, int]] = []
         self._regions: list[Region] = []
@@ -123,20 +126,21 @@ class Assembly:
         return wanted
 
     def gap(self, nbytes: int) -> bool:
-        """Take a gap if it lies wholly inside one bulk tail; tell whether it does."""
+        """Take a gap inside the body, behind its fixed part; tell whether it is.
+
+        The frame is kept: its end is known. Where the gap touches more than bulk,
+        the tails other than bulk are dropped from the fields.
+        """
         end = self._have + nbytes
-        if not self.entry.bulk or end > self.size:
+        if end > self.size or self._have < self.entry.least:
             return False
         if isinstance(self._body, bytearray):
-            found, _ = find_regions(
-                self.entry.spec,
-                self.entry.dialect,
-                memoryview(self._body),
-                self._have,
-                self.size,
-            )
+            with memoryview(self._body) as view:
+                found, _ = find_regions(
+                    self.entry.spec, self.entry.dialect, view, self._have, self.size
+                )
             if not any(r.start <= self._have and end <= r.end for r in found):
-                return False
+                self._torn = True
             self._body += bytes(nbytes)
         else:
             region = self._region()
@@ -157,7 +161,10 @@ class Assembly:
     def finish(self) -> Reading:
         """Read the whole body; bulk tails are what their sinks returned."""
         view = memoryview(self._body)
-        self.entry, reading = self._read(self.entry, view, self.start)
+        if self._torn:
+            reading = self._fixed_part(view)
+        else:
+            self.entry, reading = self._read(self.entry, view, self.start)
         if isinstance(self._body, mmap.mmap):
             self._close_sink()
             for path, value in self._results.items():
@@ -165,6 +172,18 @@ class Assembly:
         elif self._sink is not None and self.entry.bulk:
             through_sink(self.entry, view, self._sink, reading, self._holes)
         return reading
+
+    def _fixed_part(self, view: memoryview) -> Reading:
+        """Read what a gap has left: the fixed part and whole bulk tails."""
+        spec, dialect = self.entry.spec, self.entry.dialect
+        found, _ = find_regions(spec, dialect, view, len(view), self.size)
+        names = [field.path for field in spec.fixed(dialect)]
+        form = struct_of(spec.body, dialect)
+        values = dict(zip(names, form.unpack_from(view), strict=True))
+        for region in found:
+            if "[" not in region.path:
+                values[region.path] = view[region.start : region.end]
+        return Reading(values, ())
 
     def abandon(self) -> None:
         """Close an open sink; the frame will not be finished."""

@@ -153,7 +153,7 @@ class Context:
                 v["input_hc_bits"] or 32,
                 (v["layer_start"], v["layer_end"]),
                 v["route_count"] - v["route_index"],
-                bool(route[-1]["flags"] & 1) if route else None,
+                bool(route[-1]["flags"] & 1) if route and not odd else None,
                 v["token_bytes"] + v["input_hc_bytes"],
                 odd or bool(frame.problems),
             )
@@ -221,7 +221,7 @@ class Context:
     def _result(self, frame: FrameReceived) -> Iterator[Problem]:
         v = frame.fields
         if "payload_bits" not in v:
-            return
+            return  # too short to say which WORK it answers
         waiting = self.outstanding[other(frame.direction)]
         if not waiting:
             yield problem_in(
@@ -261,8 +261,9 @@ class Context:
                 f"{hex64(work.result_hash)}, as in WORK {work.request}",
                 hex64(v["result_hash"]),
             )
-        yield from self._answer(frame, v, work)
-        yield from self._telemetry(frame, v, work)
+        if not any(p.fatal for p in frame.problems):
+            yield from self._answer(frame, v, work)
+            yield from self._telemetry(frame, v, work)
 
     def _error(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
         for path in ("result_hash", "result_kind", "payload_bits"):

@@ -75,7 +75,7 @@ class Form:
         return self.size > 16
 
     def read(self, data: bytes | bytearray | memoryview, at: int) -> Header | None:
-        """Return the header at ``at``, None without a magic; the bytes are there."""
+        """Return the header at ``at``, None where none can be; the bytes are there."""
         words = self._struct.unpack_from(data, at)
         if words[0] not in (DS4T_MAGIC, DS4B_MAGIC):
             return None
@@ -91,6 +91,8 @@ class Form:
             return Header("DS4T.GATE_ROW", layer, word, seq, nbytes)
         if word in (BULK_TAG, WAVE_TAG):
             return Header("DS4B.GATE_BULK", layer, word, seq, nbytes)
+        if not 1 <= word <= MAX_ROWS:
+            return None  # neither a tag nor a number of rows
         return Header("DS4B.GATE_BATCH", layer, word, seq, nbytes)
 
 
@@ -137,9 +139,6 @@ class Due:
         if header.word == WAVE_TAG:
             reach = max(reach, MAX_WAVES)
         if not self._near(header.seq, self.batch, reach):
-            return False
-        rows = header.name == "DS4B.GATE_BATCH"
-        if rows and not 1 <= header.word <= MAX_ROWS and header.nbytes is None:
             return False
         hello = pair.hello
         # one past the last layer is the prediction block of a speculating GLM

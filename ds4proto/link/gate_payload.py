@@ -109,11 +109,17 @@ class Gate:
             return prefer if magic else None
         return at if fits else None
 
-    def at_end(self, total: int) -> int | None:
-        """Return the length when the stream ends after ``total`` payload bytes."""
+    def at_end(self, total: int, choices: frozenset[int]) -> int | None:
+        """Return the length when the stream ends after ``total`` payload bytes.
+
+        ``choices`` are the lengths that the plan has for gates of this command: one
+        that takes the stream to its very end beats one that leaves bytes over.
+        """
         if self.early is not None:
             return self.early
-        if self.prefer is not None:
+        if total in choices:
+            return total
+        if self.prefer is not None and self.prefer >= self.got:
             return self.prefer if self.prefer <= total else None
         return total if total and total % self.stride == 0 else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from ds4proto.link.events import (
@@ -24,6 +25,7 @@ from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import frame, read_body
 
 _MAGIC = 4
+_WORD_AT = 6  # kind, rows or tag
 _UNKNOWN_STRIDE = 4
 _EMPTY = memoryview(b"")
 Verdict = Literal["yes", "no", "wait"]
@@ -96,11 +98,12 @@ class GateStream:
         word = "gap" if reason == "lost" else "not captured"
         if self._lost is None and gate is not None:
             end = gate.got + len(held) + nbytes
-            known = gate.want if gate.want is not None else gate.prefer
-            if known is None or end <= known:
+            if gate.want is None or end <= gate.want:
                 gate.take(held)
                 gate.gap(nbytes)
                 gate.scan = max(gate.scan, -(-end // gate.stride) * gate.stride)
+                if gate.prefer is not None and gate.prefer < end:
+                    gate.prefer = None  # what stands there was not seen
                 self._offset += len(held) + nbytes
                 self._run(_EMPTY, now, out, ended=False)
                 return out
@@ -155,7 +158,7 @@ class GateStream:
             return None
         header = form.read(view, at)
         if header is None or form.spec(header.name) is None:
-            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            self._lose(bytes(view[at : at + form.size]), now, out)
             return at
         self._open(header, view[at : at + form.size], now, out)
         return at + form.size if self._lost is None else at
@@ -233,14 +236,11 @@ class GateStream:
             return None, None
         if row:
             return vector, None
-        declared = header.name == "DS4B.GATE_BATCH"
-        if declared and 1 <= header.word <= MAX_ROWS:
+        if header.name == "DS4B.GATE_BATCH":
             return header.word * vector, None
         rows = None
         if pair.lockstep is not None:
             rows = pair.lockstep.expected_rows(number, header.layer)
-        if rows is None and declared:
-            rows = 1  # neither rows nor tag: what was due decides
         return None, None if rows is None else rows * vector
 
     def _certain(
@@ -282,6 +282,8 @@ class GateStream:
                 gate.proven = fits or settled != gate.scan
                 return at
             gate.scan += gate.stride
+        if gate.missing and self._passed(gate, view, at):
+            return at
         free = gate.free(total)
         if total - free > self._limits.held:
             if gate.early is not None:
@@ -296,6 +298,22 @@ class GateStream:
             self._too_long(gate, now, out)
             return at + took
         return at + took if took else None
+
+    def _passed(self, gate: Gate, view: memoryview, at: int) -> bool:
+        """Tell whether a later gate shows that a gap hid the end of this one."""
+        data, where, size = bytes(view[at:]), 0, self._form.size
+        while (where := data.find(COMMON, where + 1)) > 0:
+            begin = where - 1
+            if begin + size > len(data):
+                return False
+            header = self._form.read(data, begin)
+            if header is None or self._due.fits(header, self._pair):
+                continue
+            if self._due.fits(header, self._pair, far=True):
+                self._drop_gate()
+                self._lost = (gate.start, "gap")
+                return True
+        return False
 
     def _scan(
         self,
@@ -390,7 +408,7 @@ class GateStream:
             gate.fields[PATH] = payload
         self._gate = None
         self._last = (gate.spec.full_name, gate.start)
-        self._learn(gate, length)
+        problems = gate.problems + tuple(self._learn(gate, length))
         out.append(
             FrameReceived(
                 now,
@@ -401,12 +419,13 @@ class GateStream:
                 gate.start,
                 gate.size + length,
                 self._direction,
-                gate.problems,
+                problems,
                 gate.missing,
             )
         )
 
-    def _learn(self, gate: Gate, length: int) -> None:
+    def _learn(self, gate: Gate, length: int) -> Iterator[Problem]:
+        """Tell the pair what a gate showed; say where the two ranks differ."""
         pair = self._pair
         row = gate.header.name == "DS4T.GATE_ROW"
         if pair.vector is None:
@@ -415,10 +434,21 @@ class GateStream:
             return
         if row or pair.bulk_on_rdma or pair.lockstep is None:
             return
-        declared = gate.header.name == "DS4B.GATE_BATCH"
-        if gate.proven or declared:
-            rows = length // pair.vector
-            pair.lockstep.confirm(gate.due, gate.header.layer, rows)
+        rows = length // pair.vector
+        other = pair.lockstep.confirmed(gate.due)
+        if other is not None and other != rows:
+            yield Problem(
+                clause_of(gate.header, 5),
+                f"{gate.spec.name}.{PATH}",
+                gate.size,
+                gate.start + gate.size,
+                f"{other} rows, as the other rank sent for seq {gate.due}",
+                f"{rows} rows",
+                "compare prefill chunk, split threshold and context of both ranks",
+            )
+        proven = gate.proven or gate.header.name == "DS4B.GATE_BATCH"
+        layer = gate.header.layer
+        pair.lockstep.confirm(gate.due, layer, rows, proven=proven)
 
     def _barrier(
         self, view: memoryview, at: int, now: float, out: list[Event]
@@ -452,16 +482,30 @@ class GateStream:
         return at + 1
 
     def _lose(self, head: bytes, now: float, out: list[Event]) -> None:
-        problem = Problem(
-            "DS4T-GATE-01",
-            "GATE.magic",
-            0,
-            self._offset,
-            " or ".join(magic.hex() for magic in MAGICS),
-            head.hex(),
-            "a payload before it had another length, or the header is damaged",
-            fatal=True,
-        )
+        """Lose the stream at bytes that are no gate header."""
+        step = "a payload before it had another length, or the header is damaged"
+        if head[:_MAGIC] in MAGICS:
+            problem = Problem(
+                "DS4B-BATCH-03",
+                "GATE.rows",
+                _WORD_AT,
+                self._offset + _WORD_AT,
+                f"1 to {MAX_ROWS} rows, or a bulk tag",
+                head[_WORD_AT : _WORD_AT + 2][::-1].hex(),
+                step,
+                fatal=True,
+            )
+        else:
+            problem = Problem(
+                "DS4T-GATE-01",
+                "GATE.magic",
+                0,
+                self._offset,
+                " or ".join(magic.hex() for magic in MAGICS),
+                head[:_MAGIC].hex(),
+                step,
+                fatal=True,
+            )
         out.append(Violation(now, problem, True, self._direction))
         self._lost = (self._offset, "not a frame")
 
@@ -495,7 +539,7 @@ class GateStream:
             if gate is not None and gate.want is None and self._lost is None:
                 if gate.prefer is None:
                     _, gate.prefer = self._length(gate.header, gate.due)
-                gate.want = gate.at_end(gate.got + len(held))
+                gate.want = gate.at_end(gate.got + len(held), self._choices(gate.due))
                 gate.proven = False
             before = self._offset
             held = self._run(held, now, out, ended=True)
@@ -511,6 +555,12 @@ class GateStream:
         elif not clean:
             self._truncated(held, end, now, out)
         out.append(Ended(now, end, clean, self._direction))
+
+    def _choices(self, number: int) -> frozenset[int]:
+        lockstep, vector = self._pair.lockstep, self._pair.vector
+        if lockstep is None or vector is None:
+            return frozenset()
+        return frozenset(rows * vector for rows in lockstep.choices(number))
 
     def _truncated(
         self, held: memoryview, end: int, now: float, out: list[Event]

@@ -109,13 +109,27 @@ class Lockstep:
                 return operation.gates[seq - base]
         return None
 
-    def confirm(self, seq: int, layer: int, rows: int) -> None:
-        """Take a gate whose length a following header proved."""
-        if seq in self._confirmed:
+    def choices(self, seq: int) -> frozenset[int]:
+        """Return the rows that any gate of the same command may have."""
+        for operation in self._operations:
+            base = operation.base
+            if base is not None and base <= seq < base + len(operation.gates):
+                return frozenset(gate.rows for gate in operation.gates)
+        return frozenset()
+
+    def confirmed(self, seq: int) -> int | None:
+        """Return the rows that gate ``seq`` had in the direction that came first."""
+        found = self._confirmed.get(seq)
+        return None if found is None else found[1]
+
+    def confirm(self, seq: int, layer: int, rows: int, *, proven: bool) -> None:
+        """Take a gate; learn from it where a following header proved its length."""
+        if seq not in self._confirmed:
+            self._confirmed[seq] = (layer, rows)
+            if len(self._confirmed) > MAX_CONFIRMED:
+                self._confirmed.popitem(last=False)
+        if not proven:
             return
-        self._confirmed[seq] = (layer, rows)
-        if len(self._confirmed) > MAX_CONFIRMED:
-            self._confirmed.popitem(last=False)
         operation = self._at(seq, layer)
         if operation is None or operation.base is None:
             return
@@ -230,7 +244,7 @@ class Lockstep:
 
     def _sync(self, fields: Mapping[str, Any]) -> None:
         state = self._session(fields)
-        held, prompt = tuple(state.tokens), fields.get("tokens", ())
+        held, prompt = tuple(state.tokens), self._prompt(state, fields)
         context, model = state.context, self.model_id
         state.tokens = list(prompt)
 
@@ -239,6 +253,16 @@ class Lockstep:
             return sync_gates(plan, self.schedule, options, model_id=model)
 
         self._add("SYNC", make)
+
+    @staticmethod
+    def _prompt(state: SessionState, fields: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the prompt; where it was not captured, one that extends the prefix."""
+        tokens = fields.get("tokens")
+        if tokens is not None:
+            return tuple(tokens)
+        count = int(fields.get("count", fields.get("token_count", 0)))
+        held = state.tokens[:count]
+        return (*held, *(-1 for _ in range(min(count, MAX_PLANNED) - len(held))))
 
     def _eval(self, fields: Mapping[str, Any]) -> None:
         self._session(fields).tokens.append(fields["token"])
