@@ -97,6 +97,24 @@ def faults(spec: FrameSpec, dialect: str) -> tuple[Fault, ...]:
 
 
 @cache
+def faults_by_kind(spec: FrameSpec, dialect: str) -> dict[str, tuple[Fault, ...]]:
+    """Return ``faults`` under the kinds that ``NearlyValid.kind`` names."""
+    found: dict[str, list[Fault]] = {}
+    for fault in faults(spec, dialect):
+        found.setdefault(kind_of(fault), []).append(fault)
+    return {kind: tuple(group) for kind, group in found.items()}
+
+
+def kind_of(fault: Fault) -> str:
+    """Return the word for a kind of fault."""
+    if isinstance(fault, FieldSpec):
+        return "limit" if fault.const is None else "const"
+    if isinstance(fault, Rule):
+        return "rule"
+    return "record" if isinstance(fault, tuple) else fault
+
+
+@cache
 def sizing_names(layout: Layout, dialect: str) -> frozenset[str]:
     """Return every field from which a length or a count is computed."""
     read: set[str] = set()

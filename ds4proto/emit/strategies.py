@@ -18,7 +18,14 @@ from ds4proto.emit.boundaries import (
     integer_range,
 )
 from ds4proto.emit.coherence import MENDS, cycled
-from ds4proto.emit.faults import NearlyValid, breakable, faults, framed, patched
+from ds4proto.emit.faults import (
+    NearlyValid,
+    breakable,
+    faults_by_kind,
+    framed,
+    kind_of,
+    patched,
+)
 from ds4proto.schema.declare import (
     FieldSpec,
     FrameSpec,
@@ -121,7 +128,8 @@ def _field(field: FieldSpec, dialect: str, sizes: bool) -> st.SearchStrategy[Any
         return st.sets(st.sampled_from(bits)).map(sum) if bits else st.just(0)
     edges = [v for v in boundary_values(field, dialect) if low <= v <= high]  # type: ignore[operator]
     names = [n.value for n in field.enum if in_dialect(n.dialects, dialect)]
-    drawn = [st.integers(low, high), st.sampled_from(edges)]
+    first = [value for value in (0, 1) if low <= value <= high] or [low]
+    drawn = [st.sampled_from(first), st.sampled_from(edges), st.integers(low, high)]
     return st.one_of(*([st.sampled_from(names)] if names else []), *drawn)
 
 
@@ -226,7 +234,8 @@ def nearly_valid(spec: FrameSpec, dialect: str) -> st.SearchStrategy[NearlyValid
 def _nearly_valid(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> NearlyValid:
     values = draw(valid_values(spec, dialect))
     whole = to_bytes(spec, values, dialect=dialect)
-    possible = faults(spec, dialect)
+    kinds = faults_by_kind(spec, dialect)
+    possible = kinds[draw(st.sampled_from(tuple(kinds)))]
     fault = possible[draw(st.integers(0, len(possible) - 1))]
     if isinstance(fault, FieldSpec):
         return _broken_field(draw, spec, dialect, whole, fault)
@@ -240,10 +249,10 @@ def _nearly_valid(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> NearlyValid
 def _broken_field(
     draw: st.DrawFn, spec: FrameSpec, dialect: str, whole: bytes, field: FieldSpec
 ) -> NearlyValid:
-    kind = "limit" if field.const is None else "const"
     wrong = _wrong(field, dialect)
     data = patched(spec, dialect, whole, field, draw(st.sampled_from(wrong)))
-    return NearlyValid(data, kind, f"{spec.name}.{field.path}", field.clause)
+    path = f"{spec.name}.{field.path}"
+    return NearlyValid(data, kind_of(field), path, field.clause)
 
 
 def _broken_rule(
@@ -329,6 +338,7 @@ def hostile(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
         body,
         _lying_words(whole, spec),
         _spliced(whole),
+        whole.flatmap(lambda data: st.integers(0, len(data)).map(lambda n: data[:n])),
         st.tuples(whole, st.binary(max_size=40)).map(lambda two: two[0] + two[1]),
     )
 

@@ -83,10 +83,14 @@ class Reader:
                 values,
                 self._dialect,
                 self._spec.name + ".",
-                {path: at + self._base for path, at in self._starts.items()},
+                self._placed(),
             )
         )
         return values
+
+    def _placed(self) -> dict[str, int]:
+        """Return where layouts and tails start, counted from the frame's start."""
+        return {path: at + self._base for path, at in self._starts.items()}
 
     def _of_fixed_part(self, values: Mapping[str, Any]) -> Iterator[Problem]:
         """Yield what the fixed part breaks on its own when the tails are unreadable."""
@@ -94,10 +98,11 @@ class Reader:
         if any(spec.path not in values for spec in fields_of(body, name)):
             return
         prefix = self._spec.name + "."
-        yield from broken_limits(body, values, name, prefix, self._base)
+        starts = self._placed()
+        yield from broken_limits(body, values, name, prefix, starts)
         for rule in body.rules:
             with suppress(KeyError, TypeError):  # the rule needs a part that is missing
-                yield from broken_rule(rule, body, values, name, prefix, self._base)
+                yield from broken_rule(rule, body, values, name, prefix, starts)
 
     def _fail(
         self,
@@ -157,6 +162,7 @@ class Reader:
         layout: Layout,
     ) -> int:
         path = prefix + tail.path
+        self._starts[path] = at
         if callable(tail.length):
             size = int(tail.length(values))
             stop = at + size

@@ -30,20 +30,23 @@ def broken(
 ) -> Iterator[Problem]:
     """Yield the rules of ``layout`` that ``values`` break, records included.
 
-    ``starts`` gives the frame offset of each layout by the prefix of its paths;
-    without an entry a problem has no offset.
+    ``starts`` gives the frame offset of each layout by the prefix of its paths, and
+    of each tail by its path; without an entry a problem has no offset.
     """
-    start = starts.get(prefix)
-    yield from broken_limits(layout, values, dialect, prefix, start)
+    yield from broken_limits(layout, values, dialect, prefix, starts)
     for tail in walk_tails(tails_of(layout, dialect)):
         yield from _inside(tail, values, dialect, prefix, starts)
     for rule in layout.rules:
-        yield from broken_rule(rule, layout, values, dialect, prefix, start)
+        yield from broken_rule(rule, layout, values, dialect, prefix, starts)
 
 
-def _place(layout: Layout, path: str, dialect: str, start: int | None) -> int | None:
+def _place(
+    layout: Layout, path: str, dialect: str, prefix: str, starts: Mapping[str, int]
+) -> int | None:
     at = offsets_of(layout, dialect).get(path)
-    return None if at is None or start is None else start + at
+    if at is None:
+        return starts.get(prefix + path)
+    return None if prefix not in starts else starts[prefix] + at
 
 
 def broken_limits(
@@ -51,7 +54,7 @@ def broken_limits(
     values: Mapping[str, Any],
     dialect: str,
     prefix: str,
-    start: int | None,
+    starts: Mapping[str, int],
 ) -> Iterator[Problem]:
     """Yield the fixed fields of ``layout`` that are outside their limits."""
     for spec in fields_of(layout, dialect):
@@ -62,7 +65,7 @@ def broken_limits(
             expected, found = str(spec.limit), str(value)
         else:
             continue
-        where = _place(layout, spec.path, dialect, start)
+        where = _place(layout, spec.path, dialect, prefix, starts)
         yield Problem(spec.clause, prefix + spec.path, where, None, expected, found)
 
 
@@ -72,7 +75,7 @@ def broken_rule(
     values: Mapping[str, Any],
     dialect: str,
     prefix: str,
-    start: int | None,
+    starts: Mapping[str, int],
 ) -> Iterator[Problem]:
     """Yield the problem of one rule, if ``values`` break it."""
     if not in_dialect(rule.dialects, dialect) or rule.test(values):
@@ -81,7 +84,7 @@ def broken_rule(
     yield Problem(
         rule.clause,
         prefix + rule.path,
-        _place(layout, rule.path, dialect, start),
+        _place(layout, rule.path, dialect, prefix, starts),
         None,
         expected if isinstance(expected, str) else expected(values),
         shown(values.get(rule.path)),

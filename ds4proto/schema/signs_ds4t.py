@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from ds4proto.schema.declare import size_of
+from ds4proto.schema.dialects import dialect as find
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4t import DS4B_MAGIC, DS4T_MAGIC, HEADER
 from ds4proto.schema.ds4t_gates import GATE_ROW
@@ -67,7 +68,8 @@ def is_hello(view: memoryview) -> bool:
     whole = [at for at in places if len(view) >= at + _IDENTITY.size]
     if not whole:
         return version > 0 and _WORDS.unpack_from(view)[2] in (1, 2)
-    return _spark_words(view) or any(_identity(view, at) for at in whole)
+    spark = version == find("v11-spark").version and _spark_words(view)
+    return spark or any(_identity(view, at) for at in whole)
 
 
 def _identity(view: memoryview, at: int) -> bool:
