@@ -86,6 +86,8 @@ class GateLink(GateState):
         if self._check and (
             self._slots[(seq - 1) % len(self._slots)] != 2 * layer + kind
         ):
+            if self._failure is not None:
+                raise self._again()
             raise LocalProtocolError(text_of("DS4T-SCHED-06", layer, kind, seq))
         self._open(own, peer, self._vector)
         self._pack(self._head_out, 0, DS4T_MAGIC, layer, kind, seq)
