@@ -1,0 +1,217 @@
+"""Hidden state between float32 and the wire: encoded as it leaves, decoded as it comes.
+
+A large frame is never encoded whole before its first byte leaves, nor decoded only
+after its last byte came: both go block by block, in the cache, while the kernel moves
+the block before.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final, cast
+
+import numpy as np
+
+from ds4proto.codec.base import Codec
+from ds4proto.codec.widths import activation_codec
+from ds4proto.link.ds4d_frames import SMALL, WORK_PART
+from ds4proto.schema.problem import Buf
+from ds4proto_runtime.engines.base import F32
+
+BLOCK: Final = 1 << 18
+"""Values encoded or decoded in one step: 1 MiB of float32."""
+COMPILED_FROM: Final = 1 << 16
+"""Values from which on compiled kernels pay for loading them."""
+
+
+@cache
+def codec_of(bits: int, profile: str, large: bool) -> Codec:
+    """Return the codec of a width; small payloads do without compiled kernels."""
+    return activation_codec(bits, profile=profile, path="auto" if large else "numpy")
+
+
+def _codec(bits: int, profile: str, values: int) -> Codec:
+    return codec_of(bits, profile, values >= COMPILED_FROM)
+
+
+def warm(bits: int, profile: str) -> None:
+    """Load what large payloads of a width need, before the first one is due."""
+    codec = codec_of(bits, profile, True)
+    zeros = np.zeros(64, np.float32)
+    codec.decode(codec.encode(zeros), values=64)
+
+
+def unpack(wire: Buf, bits: int, width: int, profile: str = "strict") -> F32:
+    """Return wire rows as float32 ``[n, width]``; at 32 bits without a copy.
+
+    Parameters
+    ----------
+    wire : bytes-like
+        Whole rows at ``bits``.
+    width : int
+        Values of one row.
+    """
+    size = memoryview(wire).nbytes
+    values = size * 8 // bits
+    if bits == 32:
+        flat = np.frombuffer(wire, np.float32)
+    else:
+        flat = _codec(bits, profile, values).decode(wire, values=values)
+    return cast(F32, flat.reshape(-1, width))
+
+
+def pack(rows: F32, bits: int, profile: str = "strict") -> Buf:
+    """Return rows as wire bytes, encoded at once; at 32 bits without a copy."""
+    flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
+    if bits == 32:
+        return memoryview(cast(Any, flat)).cast("B")
+    encoded = _codec(bits, profile, flat.size).encode(flat)
+    return memoryview(encoded).cast("B")
+
+
+class _Pages(mmap.mmap):
+    """Stands in for a payload that is encoded when its frame is written.
+
+    The machines look at lengths alone, so its pages are never touched and cost
+    nothing.
+    """
+
+    flat: F32
+    codec: Codec
+
+
+def pack_late(rows: F32, bits: int, profile: str = "strict") -> Buf:
+    """Return wire bytes, or for a large payload a stand-in that ``write`` encodes."""
+    values = rows.size
+    if bits == 32 or values * bits // 8 <= max(SMALL, BLOCK // 4):
+        return pack(rows, bits, profile)
+    codec = _codec(bits, profile, values)
+    pages = _Pages(-1, codec.wire_bytes(values))
+    pages.flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
+    pages.codec = codec
+    return memoryview(pages)
+
+
+def write(buffers: Sequence[Buf], send: Callable[[Sequence[Buf]], None]) -> None:
+    """Hand the buffers of a frame to ``send`` in order, encoding what is late.
+
+    While the kernel moves one block, the next is encoded into the cache.
+    """
+    ready: list[Buf] = []
+    for part in buffers:
+        pages = part.obj if isinstance(part, memoryview) else None
+        if not isinstance(pages, _Pages):
+            ready.append(part)
+            continue
+        scratch = np.empty(4 * BLOCK, np.uint8)
+        for at in range(0, pages.flat.size, BLOCK):
+            block = pages.codec.encode(pages.flat[at : at + BLOCK], scratch)
+            send([*ready, memoryview(block).cast("B")])
+            ready = []
+    if ready:
+        send(ready)
+
+
+class Decoded:
+    """Hidden state of one worker that was decoded before its WORK was whole.
+
+    Parameters
+    ----------
+    width : int
+        Values of one row.
+    """
+
+    KEPT: Final = 16
+    """Frames kept for their evaluation; what falls out is decoded once more."""
+
+    def __init__(self, width: int, profile: str = "strict") -> None:
+        self.width = width
+        self.profile = profile
+        self._done: dict[int, tuple[memoryview, F32]] = {}
+
+    def add(self, wire: memoryview, rows: F32) -> None:
+        """Keep the rows of these very bytes."""
+        self._done[_address(wire)] = (wire, rows)
+        while len(self._done) > self.KEPT:
+            self._done.pop(next(iter(self._done)), None)
+
+    def take(self, wire: memoryview) -> F32 | None:
+        """Return the rows decoded from these very bytes, if they were."""
+        found = self._done.pop(_address(wire), None) if self._done else None
+        return None if found is None else found[1]
+
+
+class Decoding:
+    """The WORK frame that is arriving on one connection."""
+
+    def __init__(self, decoded: Decoded) -> None:
+        self._decoded = decoded
+        self._body: memoryview | None = None
+        self._wire = memoryview(b"")
+        self._from = self._at = self._bits = 0
+        self._out: Any = None
+
+    @property
+    def active(self) -> bool:
+        """True while a frame is being decoded."""
+        return self._body is not None
+
+    def progress(self, body: memoryview, come: int) -> None:
+        """Decode what has come.
+
+        Parameters
+        ----------
+        body : memoryview
+            Where the whole body comes to lie.
+        come : int
+            Bytes of it that are there.
+        """
+        if self._body is None or _address(self._body) != _address(body):
+            self._body = None
+            if come < WORK_PART.size or not self._begin(body):
+                return
+        self._decode(come - self._from, BLOCK // 2)
+
+    def finish(self) -> None:
+        """Decode the rest: the body is whole."""
+        self._decode(len(self._wire), 1)
+        rows = self._out.reshape(-1, self._decoded.width)
+        self._decoded.add(self._wire, rows)
+        self._body = self._out = None
+
+    def _begin(self, body: memoryview) -> bool:
+        words = WORK_PART.read(body)
+        bits, size = words["input_hc_bits"], words["input_hc_bytes"]
+        at = WORK_PART.size + words["token_bytes"]
+        if (
+            bits not in (8, 16)
+            or size < BLOCK
+            or at + size + words["route_bytes"] != len(body)
+            or size * 8 // bits % self._decoded.width
+        ):
+            return False
+        self._body, self._bits = body, bits
+        self._from, self._at = at, 0
+        self._wire = body[at : at + size]
+        self._out = np.empty(size * 8 // bits, np.float32)
+        return True
+
+    def _decode(self, come: int, least: int) -> None:
+        step = self._bits // 8
+        count = (min(come, len(self._wire)) - self._at) // step
+        if count < least:
+            return
+        first = self._at // step
+        codec = _codec(self._bits, self._decoded.profile, COMPILED_FROM)
+        codec.decode(
+            self._wire[self._at : self._at + count * step],
+            self._out[first : first + count],
+            values=count,
+        )
+        self._at += count * step
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0

@@ -1,0 +1,45 @@
+"""Dialling and listening as the pipeline does it, in ds4's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ds4proto.link.ds4d_texts import text
+from ds4proto.peer import Listener, PeerLost, exposure_warning, listen
+
+REDIAL_S: Final = 1.0
+"""A worker dials again so long after its control connection ended (DS4D-WORKER-23)."""
+
+
+def dial_reason(
+    host: str, port: int, error: PeerLost | OSError
+) -> tuple[str, str, bool]:
+    """Return ds4's text for a failed dial, its reason, and whether it was resolving."""
+    resolving = False
+    reason = getattr(error, "strerror", "") or str(error)
+    if isinstance(error, PeerLost):
+        reason, _, tries = error.reason.partition(", ")
+        resolving = tries.startswith("0 ")
+        reason = reason or error.kind
+    key = "DS4D-WORKER-25" if resolving else "DS4D-FWD-09"
+    return text(key, host, port, reason), reason, resolving
+
+
+def bound_listener(address: tuple[str, int], log: Callable[[str], None]) -> Listener:
+    """Listen; off the loopback interface a line says that nothing is authenticated.
+
+    Raises
+    ------
+    OSError
+        The address cannot be bound; the text names it.
+    """
+    warning = exposure_warning(address[0])
+    if warning is not None:
+        log(warning)
+    try:
+        return listen(*address, allow_remote=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f"{address[0]}:{address[1]}"
+        raise OSError(error.errno, f"cannot listen on {where}: {reason}") from None
