@@ -9,7 +9,7 @@ the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,70 +29,11 @@ from ds4proto_runtime.engines.base import (
     Shape,
     check_span,
 )
+from ds4proto_runtime.engines.decoder_config import INTERLEAVED, Config
 from ds4proto_runtime.engines.weights import Weights
 
 PRIVATE_MODEL_ID: Final = 255
 """Announced for models that ds4 does not know; stock peers refuse it cleanly."""
-
-_INTERLEAVED: Final = frozenset({"llama"})
-_HALVED: Final = frozenset({"qwen2", "qwen3", "qwen3moe"})
-ARCHITECTURES: Final = _INTERLEAVED | _HALVED
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What the metadata says of the model."""
-
-    arch: str
-    n_layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    rope_base: float
-    vocab: int
-    experts: int
-    experts_used: int
-    context: int
-
-    @staticmethod
-    def of(meta: Mapping[str, Any], vocab: int) -> Config:
-        """Read the configuration from GGUF metadata.
-
-        Raises
-        ------
-        EngineError
-            For an architecture that this engine does not know.
-        """
-        arch = str(meta.get("general.architecture", "?"))
-        if arch not in ARCHITECTURES:
-            known = ", ".join(sorted(ARCHITECTURES))
-            raise EngineError(
-                f"the decoder engine knows {known}; this file is {arch!r}"
-            )
-
-        def word(key: str, default: Any = None) -> Any:
-            value = meta.get(f"{arch}.{key}", default)
-            if value is None:
-                raise EngineError(f"GGUF metadata lacks {arch}.{key}")
-            return value
-
-        heads, width = int(word("attention.head_count")), int(word("embedding_length"))
-        return Config(
-            arch,
-            int(word("block_count")),
-            width,
-            heads,
-            int(word("attention.head_count_kv", heads)),
-            int(word("attention.key_length", width // heads)),
-            float(word("attention.layer_norm_rms_epsilon", 1e-5)),
-            float(word("rope.freq_base", 10000.0)),
-            vocab,
-            int(word("expert_count", 0)),
-            int(word("expert_used_count", 0)),
-            int(word("context_length", 4096)),
-        )
 
 
 @dataclass(slots=True)
@@ -198,7 +139,7 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor], arch: str) -> Tensor:
     """Rotate pairs: neighbours for Llama files, halves for Qwen."""
     cos, sin = (table[:, None, :] for table in rope)
-    if arch in _INTERLEAVED:
+    if arch in INTERLEAVED:
         even, odd = x[..., 0::2], x[..., 1::2]
         pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
         return pairs.flatten(-2)
