@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ds4proto import clauses
-from ds4proto.link.ds4d_events import Close, Fault
+from ds4proto.link.ds4d_events import Close, Fault, Transmit
 from ds4proto.link.ds4d_intake import Intake
 from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.link.ds4d_texts import text
@@ -34,7 +34,8 @@ class Endpoint:
         self._intake = Intake(self._plan, limits)
         self._out: deque[Any] = deque()
         self._closed = False
-        self._paused = self._in_read = False
+        self._paused = self._in_read = self._mute = False
+        self._now = 0.0
 
     # for a subclass
 
@@ -54,7 +55,8 @@ class Endpoint:
         raise NotImplementedError
 
     def _emit(self, event: Any) -> None:
-        self._out.append(event)
+        if not (self._mute and isinstance(event, Transmit)):
+            self._out.append(event)
 
     def _violate(
         self, fault: Fault, path: str, now: float, *, at: int = 0, fatal: bool = False
@@ -114,11 +116,13 @@ class Endpoint:
 
     def received(self, nbytes: int, now: float) -> None:
         """Tell that ``nbytes`` were put into the last ``get_buffer``; 0 is the end."""
+        self._now = now
         self._intake.received(nbytes, now)
         self._read(now)
 
     def receive_data(self, data: Buf | None, now: float) -> None:
         """Take bytes in any split; None is the end of the stream."""
+        self._now = now
         self._intake.feed(data, now)
         self._read(now)
 

@@ -154,7 +154,7 @@ class Request:
         if isinstance(event, LocalDone):
             self._local_done(event, now)
         elif isinstance(event, LocalFailed):
-            self._local_failed(event, now)
+            self._local_failed(event)
         elif isinstance(event, Written):
             self._written = max(self._written, event.request - self._first_request + 1)
             self._advance()
@@ -169,7 +169,7 @@ class Request:
             raise LocalProtocolError(f"{event!r} while {self.state}")
         return []
 
-    def result(self, event: Any, now: float) -> None:
+    def result(self, event: Any) -> None:
         """Take an event of the route's ``WorkLink``; others are passed over.
 
         Answers to WORK of an attempt that has been given up are passed over too:
@@ -187,7 +187,7 @@ class Request:
             else:
                 self._advance()
         elif isinstance(event, RemoteError):
-            self._stop("remote error", event.fault, now)
+            self._stop("remote error", event.fault)
         elif isinstance(event, Drained) and self.state == "draining":
             self._drained = True
             self._after_drain()
@@ -269,12 +269,12 @@ class Request:
             self._submit(self._link, chunk, event.hidden, now)
             self._advance()
 
-    def _local_failed(self, event: LocalFailed, now: float) -> None:
+    def _local_failed(self, event: LocalFailed) -> None:
         self._take_local(event.index)
         if self.state == "rerouting":
             self._after_reroute()
         elif self.state != "done":
-            self._stop("local failure", Fault("DS4D-COORD-37", event.text), now)
+            self._stop("local failure", Fault("DS4D-COORD-37", event.text))
 
     def _submit(self, link: WorkLink, chunk: Chunk, hidden: Buf, now: float) -> None:
         first = self._route.workers[0]
@@ -329,7 +329,7 @@ class Request:
         cause = self._cause or Fault("DS4D-COORD-37", words)
         self._out.append(Failed(words, cause))
 
-    def _stop(self, cause: str, fault: Fault, now: float) -> None:
+    def _stop(self, cause: str, fault: Fault) -> None:
         """Submit nothing more; drain what was sent, then replay or give up."""
         already = self.state == "draining"
         self._cause = self._cause or fault
@@ -340,7 +340,7 @@ class Request:
             self._after_drain()
             return
         if self._link is not None and self._link.pending:
-            self._link.drain(now)
+            self._link.drain()
         else:
             self._drained = True
             self._after_drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ds4proto.link.ds4d_frames import RETURN_PART, ROUTE_PART
 from ds4proto.link.ds4d_limits import MAX_HOST, MAX_PORT
@@ -32,14 +33,17 @@ def kept_bytes(n_layers: int) -> int:
     return (n_layers + 1) * (ROUTE_PART.size + MAX_HOST) + RETURN_PART.size + MAX_HOST
 
 
+@lru_cache(maxsize=16)
 def read_route(
-    blob: memoryview, total: int, count: int, n_layers: int
+    blob: bytes, total: int, count: int, n_layers: int
 ) -> tuple[Hop, ...] | str:
     """Return the records of a blob, or the clause that its first fault breaks.
 
+    Every WORK of a session carries the same blob, so the last few are remembered.
+
     Parameters
     ----------
-    blob : memoryview
+    blob : bytes
         The blob, or its first ``kept_bytes``.
     total : int
         Bytes that the whole blob has.
@@ -58,7 +62,7 @@ def read_route(
         after = at + words["host_len"]
         if not 1 <= words["host_len"] <= MAX_HOST or after > len(blob):
             return "DS4D-ROUTE-02"
-        host = bytes(blob[at:after])
+        host = blob[at:after]
         at = after
         fault = _judge(words, host, hops, n_layers)
         if fault is not None:
@@ -90,7 +94,7 @@ def _judge(
     return next((clause for clause, broken in checks if broken), None)
 
 
-def _judge_return(blob: memoryview, at: int, total: int) -> str | None:
+def _judge_return(blob: bytes, at: int, total: int) -> str | None:
     if at + RETURN_PART.size > len(blob):
         return "DS4D-ROUTE-09"
     words = RETURN_PART.read(blob, at)
@@ -98,7 +102,7 @@ def _judge_return(blob: memoryview, at: int, total: int) -> str | None:
     after = at + words["host_len"]
     checks = (
         ("DS4D-ROUTE-10", after > total),
-        ("DS4D-ROUTE-11", b"\0" in bytes(blob[at:after])),
+        ("DS4D-ROUTE-11", b"\0" in blob[at:after]),
         ("DS4D-ROUTE-12", words["kind"] != UPSTREAM),
         ("DS4D-ROUTE-13", words["host_len"] != 0 or words["port"] != 0),
         ("DS4D-ROUTE-14", after != total),

@@ -198,60 +198,67 @@ def first_fault(checks: tuple[Check, ...], work: Work) -> Fault | None:
     return None
 
 
-def plan_work(
-    facts: WorkerFacts, limits: LinkLimits, size: int, kept: memoryview
-) -> int:
-    """Return how much of a WORK body is worth keeping; see ``ds4d_intake.Plan``."""
-    fixed = WORK_PART.size
-    if size < fixed:
-        return 0
-    if len(kept) < fixed:
-        return fixed
-    work = Work(facts, size, WORK_PART.read(kept))
-    if first_fault(HEAD_CHECKS, work) is not None:
-        return fixed
-    tokens = fixed + work.fields["token_bytes"]
-    if tokens > limits.max_body:
-        return fixed
-    if first_fault(SIZE_CHECKS, work) is not None:
-        return tokens
-    route = min(work.fields["route_bytes"], kept_bytes(facts.model.n_layers))
-    wanted = tokens + work.fields["input_hc_bytes"] + route
-    return wanted if wanted <= limits.max_body else fixed
+@dataclass(slots=True)
+class Head:
+    """A WORK whose fixed part has been judged, kept until its body is whole."""
+
+    work: Work
+    fault: Fault | None = None
+    size_fault: Fault | None = None
+    too_large: bool = False
 
 
-def judge_work(
-    facts: WorkerFacts, size: int, body: memoryview
-) -> tuple[Work | None, Fault | None]:
-    """Return a WORK and its first fault, if any.
+def read_head(facts: WorkerFacts, size: int, fixed: memoryview) -> Head:
+    """Judge a fixed part as far as it alone allows (checks 2 to 13 and 16 to 19)."""
+    work = Work(facts, size, WORK_PART.read(fixed))
+    head = Head(work, first_fault(HEAD_CHECKS, work))
+    if head.fault is None:
+        head.size_fault = first_fault(SIZE_CHECKS, work)
+    return head
+
+
+def plan_work(head: Head, limits: LinkLimits) -> int:
+    """Return how much of the body is worth keeping; see ``ds4d_intake.Plan``."""
+    fixed, words = WORK_PART.size, head.work.fields
+    if head.fault is not None:
+        return fixed
+    wanted = fixed + words["token_bytes"]
+    if head.size_fault is None:
+        route = kept_bytes(head.work.facts.model.n_layers)
+        wanted += words["input_hc_bytes"] + min(words["route_bytes"], route)
+    head.too_large = wanted > limits.max_body
+    return fixed if head.too_large else wanted
+
+
+def judge_work(head: Head, body: memoryview) -> Fault | None:
+    """Return the first fault of a WORK whose body is in, or None.
 
     Parameters
     ----------
     body : memoryview
-        What ``plan_work`` kept of the ``size`` bytes announced.
+        What ``plan_work`` kept.
 
     Returns
     -------
-    work : Work or None
-        None where the fixed part did not come; the refusal then has request id 0.
     fault : Fault or None
-        Clause DS4D-WORK-62 where the body is above this side's cap.
+        Clause DS4D-WORK-62 where the body is above this side's cap: answered with
+        request id 0, and the connection ends.
     """
-    if size < WORK_PART.size:
-        return None, Fault("DS4D-WORK-01", text("DS4D-WORK-01"), "remote")
-    work = Work(facts, size, WORK_PART.read(body))
-    fault = first_fault(HEAD_CHECKS, work)
-    if fault is not None:
-        return work, fault
+    work = head.work
+    if head.fault is not None:
+        return head.fault
+    if head.too_large:
+        return Fault("DS4D-WORK-62", text("DS4D-WORK-62"))
     tokens = WORK_PART.size + work.fields["token_bytes"]
-    if len(body) < tokens:
-        return None, Fault("DS4D-WORK-62", text("DS4D-WORK-62"))
     work.tokens = read_tokens(body, WORK_PART.size, work.fields["n_tokens"])
     work.token_wire = bytes(body[WORK_PART.size : tokens])
-    fault = first_fault(TOKEN_CHECKS, work) or first_fault(SIZE_CHECKS, work)
-    if fault is None:
-        fault = _judge_route(work, body, tokens)
-    return work, fault
+    fault = first_fault(TOKEN_CHECKS, work) or head.size_fault
+    return fault or _judge_route(work, body, tokens)
+
+
+def truncated() -> Fault:
+    """Return the fault of a body without a whole fixed part (check 1)."""
+    return Fault("DS4D-WORK-01", text("DS4D-WORK-01"), "remote")
 
 
 def _judge_route(work: Work, body: memoryview, tokens: int) -> Fault | None:
@@ -261,7 +268,7 @@ def _judge_route(work: Work, body: memoryview, tokens: int) -> Fault | None:
         work.hidden = body[tokens:at]
     work.blob = bytes(body[at:])
     found = read_route(
-        memoryview(work.blob),
+        work.blob,
         f["route_bytes"],
         f["route_count"],
         work.facts.model.n_layers,

@@ -144,12 +144,11 @@ class WorkLink(Endpoint):
         self._move("work")
         return frame
 
-    def drain(self, now: float) -> None:
+    def drain(self) -> None:
         """Discard the RESULT of every WORK already sent; ``Drained`` follows."""
         if self.state == "waiting":
             self._discarded = 0
             self._move("drain")
-            self._read(now)
         elif self.state == "idle":
             self._emit(Drained(0))
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from ds4proto.link.ds4d_events import Fault, Transmit
 from ds4proto.link.ds4d_forward import Forwarder
-from ds4proto.link.ds4d_frames import CODE, error_frame
+from ds4proto.link.ds4d_frames import CODE, WORK_PART, error_frame
 from ds4proto.link.ds4d_intake import BadMagic, End, Frame
 from ds4proto.link.ds4d_limits import ERROR_BYTES
 from ds4proto.link.ds4d_snapshot_server import (
@@ -20,7 +20,14 @@ from ds4proto.link.ds4d_snapshot_server import (
     plan_load,
 )
 from ds4proto.link.ds4d_texts import kept, text
-from ds4proto.link.ds4d_work_checks import judge_work, plan_work
+from ds4proto.link.ds4d_work_checks import (
+    Head,
+    Work,
+    judge_work,
+    plan_work,
+    read_head,
+    truncated,
+)
 from ds4proto.link.ds4d_worker_events import (
     DropSessions,
     PeerError,
@@ -63,6 +70,11 @@ TRANSITIONS: Final[dict[tuple[State, str], State]] = {
     ("busy", "bad frame"): "ending",
     ("draining", "bad frame"): "ending",
     ("ending", "bad frame"): "ending",
+    ("open", "broken"): "ending",
+    ("loading", "broken"): "ending",
+    ("busy", "broken"): "ending",
+    ("draining", "broken"): "ending",
+    ("ending", "broken"): "ending",
     ("ending", "snapshot answered"): "ending",
     ("draining", "all answered"): "closed",
     ("ending", "all answered"): "closed",
@@ -114,6 +126,7 @@ class WorkerLink(Snapshots, Queue):
         super().__init__(worker)
         self.kind = kind
         self.state: State = "open"
+        self._head: Head | None = None
         self._last_words: list[Buf] = []
         self._reason = ""
         self._idle_since = now
@@ -134,6 +147,7 @@ class WorkerLink(Snapshots, Queue):
         LocalProtocolError
             If nothing of the kind is open on this link.
         """
+        self._now = now
         if isinstance(event, WorkEvaluated):
             self.evaluated(event, now)
         elif isinstance(event, WorkFailed):
@@ -149,7 +163,8 @@ class WorkerLink(Snapshots, Queue):
         if self._closed:
             return
         self.abort_load(reason)
-        self.state = "ending"
+        self.move("broken")
+        self._mute = True
         self._reason = reason
         self.drop_everything()
         self.finish(now)
@@ -165,12 +180,20 @@ class WorkerLink(Snapshots, Queue):
         if self.load is not None:
             return plan_chunk(self.load, size, kept) if type_ == _CHUNK else 0
         if type_ == _WORK:
-            return plan_work(self.worker.facts, self._limits, size, kept)
+            return self._plan_work(size, kept)
         if type_ == _SAVE:
             return SAVE_PART.size if size == SAVE_PART.size else 0
         if type_ == _LOAD:
             return plan_load(self.worker.facts, size, kept)
         return min(size, ERROR_BYTES) if type_ == _ERROR else 0
+
+    def _plan_work(self, size: int, kept: memoryview) -> int:
+        if size < WORK_PART.size or len(kept) > WORK_PART.size:
+            return len(kept)
+        if not len(kept):
+            return WORK_PART.size
+        head = self._head = read_head(self.worker.facts, size, kept)
+        return plan_work(head, self._limits)
 
     def move(self, cause: str) -> None:
         """Change the state as the table says."""
@@ -193,11 +216,7 @@ class WorkerLink(Snapshots, Queue):
 
     def _dispatch(self, frame: Frame, now: float) -> None:
         if frame.type == _WORK:
-            work, fault = judge_work(self.worker.facts, frame.size, frame.body)
-            if fault is not None:
-                self._violate(fault, "WORK", now, at=frame.offset)
-            self.move("work")
-            self.enqueue(work, fault, now)
+            self._work(frame, now)
         elif frame.type == _SAVE:
             self.move("save")
             self.save(frame, now)
@@ -211,6 +230,23 @@ class WorkerLink(Snapshots, Queue):
             fault = Fault("DS4D-WORKER-02", text("DS4D-WORKER-02"))
             self._violate(fault, "header.type", now, at=frame.offset, fatal=True)
             self.abandon(fault.text, now, last_words=error_frame(fault.text))
+
+    def _work(self, frame: Frame, now: float) -> None:
+        work: Work | None = None
+        fault: Fault | None = truncated()
+        if frame.size >= WORK_PART.size:
+            # A body of exactly the fixed part is whole before a plan is asked for.
+            head = self._head
+            if head is None:
+                head = read_head(self.worker.facts, frame.size, frame.body)
+            work, fault = head.work, judge_work(head, frame.body)
+        self._head = None
+        if fault is not None:
+            self._violate(fault, "WORK", now, at=frame.offset)
+            if fault.clause == "DS4D-WORK-62":
+                work = None
+        self.move("work")
+        self.enqueue(work, fault, now)
 
     def _end(self, end: End, now: float) -> None:
         if end.where == "clean" and self.load is None:

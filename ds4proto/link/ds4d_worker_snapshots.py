@@ -69,6 +69,14 @@ class Snapshots(Queue):
         """Drop what is queued, answer what has begun, then close."""
         raise NotImplementedError
 
+    def drop_everything(self) -> None:
+        """Forget all answers: the connection cannot take them."""
+        super().drop_everything()
+        self._sending = None
+        if not self._job_open:
+            self._job = None
+            self._save_faulty = False
+
     # save
 
     def save(self, frame: Frame, now: float) -> None:
@@ -129,7 +137,8 @@ class Snapshots(Queue):
         if isinstance(job, Load):
             self._restored(job, event, now)
         elif isinstance(event, ShardSaved):
-            self._sending = self._shard_frames(job, event)
+            if not self._mute:
+                self._sending = self._shard_frames(job, event)
             self._settle([], now)
         elif isinstance(event, ShardFailed):
             self._refuse_save(Fault("DS4D-SNAP-06", event.text, "remote"), now)
@@ -154,7 +163,7 @@ class Snapshots(Queue):
             frame = next(self._sending, None)
             if frame is None:
                 self._sending = None
-                self.finish(0.0)
+                self.finish(self._now)
             else:
                 yield Transmit(frame)
 

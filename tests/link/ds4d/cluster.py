@@ -59,6 +59,7 @@ class Cluster:
         self.tamper: Tamper | None = None
         self.before_work: Callable[[int], None] | None = None
         self.most_in_flight = 0
+        self.in_flight: list[int] = []
         self._count = 0
         self.hosts: list[Host] = []
         for number, (start, end, output) in enumerate(slices):
@@ -156,7 +157,8 @@ class Cluster:
 
     def _deliver(self, data: bytes) -> None:
         host, control, link = self._route.workers[0].handle
-        self.most_in_flight = max(self.most_in_flight, link.pending)
+        self.in_flight.append(link.pending)
+        self.most_in_flight = max(self.in_flight)
         self._count += 1
         if self.before_work is not None:
             self.before_work(self._count)
@@ -205,7 +207,7 @@ class Cluster:
             any_moved = True
         for event in link.events():
             self.log.append(event)
-            request.result(event, 0.0)
+            request.result(event)
             if isinstance(event, Close) and control not in host.closed:
                 host.give(control, None)
         return any_moved

@@ -217,7 +217,7 @@ class Coordinator:
             if end is None:
                 link.receive_data(next(answers).data, 0.0)
                 for heard in link.events():
-                    request.result(heard, 0.0)
+                    request.result(heard)
         return end
 
     def check(self) -> None:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from ds4proto.codec.token_hash import token_hash
-from ds4proto.link.ds4d_detect import (
-    SeenEnd,
-    SeenResult,
-    SeenWork,
-    doubled_tokens,
-    refusal_loops,
+from ds4proto.link.ds4d_events import (
+    EvaluateLocal,
+    Failed,
+    LocalDone,
+    LocalFailed,
+    Succeeded,
+    Transmit,
+    Written,
 )
-from ds4proto.link.ds4d_events import Failed, LocalFailed, Succeeded
 from ds4proto.link.ds4d_request import Request
 from ds4proto.link.ds4d_route import Route
 from ds4proto.link.ds4d_session import PrefillSettings, Session, new_session_id
@@ -189,9 +190,56 @@ def test_a_remote_error_in_the_pipeline_recovers_on_the_same_connection() -> Non
     assert done.replayed
     assert same(cluster.row(done), LONG)
     assert len(cluster.registry) == 2
-    first = [s for s in spans(cluster) if s[1] == 0]
-    assert [flags for *_, flags in first] == [13, 13]
+    first = [i for i, s in enumerate(spans(cluster)) if s[1] == 0]
+    assert [spans(cluster)[i][3] for i in first] == [13, 13]
+    # Nothing was due any more when the replay began.
+    assert [cluster.in_flight[i] for i in first] == [1, 1]
     assert all(n <= 8 for _, _, n, _ in spans(cluster))
+
+
+def test_errors_that_come_together_are_one_error() -> None:
+    cluster = Cluster((2, 7, True), settings=replace(CAP, window=3, send_depth=8))
+    route = cluster.route()
+    link = route.workers[0].handle[2]
+    settings = cluster.settings
+    request = Request(cluster.session, toy.MODEL, route, link, LONG, settings=settings)
+    asked = 0
+    while asked < 3:
+        for event in request.events():
+            if isinstance(event, EvaluateLocal):
+                request.send(LocalDone(event.index, bytes(8 * 256)), 0.0)
+                asked += 1
+    errors = [result(n, status=1, payload=b"no") for n in (1, 2, 3)]
+    link.receive_data(b"".join(errors), 0.0)
+    for event in link.events():
+        request.result(event)
+    said = [type(event).__name__ for event in request.events()]
+    assert said.count("Replaying") == 1
+    assert (request.state, said[-1]) == ("running", "EvaluateLocal")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_no_more_evaluated_chunks_wait_to_be_sent_than_asked_for(depth: int) -> None:
+    settings = replace(CAP, window=6, send_depth=depth)
+    cluster = Cluster((2, 7, True), settings=settings)
+    route = cluster.route()
+    link = route.workers[0].handle[2]
+    request = Request(cluster.session, toy.MODEL, route, link, LONG, settings=settings)
+    ready: list[int] = []
+
+    def settle() -> None:
+        for event in request.events():
+            if isinstance(event, EvaluateLocal):
+                request.send(LocalDone(event.index, bytes(8 * 256)), 0.0)
+            elif isinstance(event, Transmit):
+                assert event.request is not None
+                ready.append(event.request)
+
+    settle()
+    assert len(ready) == depth
+    request.send(Written(ready[0]), 0.0)
+    settle()
+    assert len(ready) == depth + 1
 
 
 def test_a_long_continuation_after_lost_sessions_recovers_at_once() -> None:
@@ -286,8 +334,6 @@ def test_a_failure_of_the_own_slice_keeps_the_workers() -> None:
 def test_a_model_without_workers_needs_no_wire() -> None:
     session = Session(1)
     request = Request(session, toy.MODEL, Route((), False, b""), None, LONG)
-    from ds4proto.link.ds4d_events import EvaluateLocal, LocalDone
-
     _, ask = request.events()
     assert isinstance(ask, EvaluateLocal)
     request.send(LocalDone(0, b""), 0.0)
@@ -328,73 +374,3 @@ def test_a_step_costs_the_same_at_any_length() -> None:
     (chunk,) = span.chunks(16, logits=True, input_hidden=True, ack_only=False)
     session.advanced(span)
     assert (chunk.pos0, session.checkpoint) == (200_000, 200_001)
-
-
-# detectors
-
-STEP = SeenWork(1, 4, 3, (9,), 3)
-REPLAY = SeenWork(1, 5, 0, (1, 2, 3, 9), 7)
-DOUBLED = SeenWork(1, 5, 0, (1, 2, 3, 9, 9), 7)
-HALF = [SeenWork(1, 5, 0, (1, 2, 3), 15), SeenWork(1, 6, 3, (9, 9), 3)]
-NO = SeenResult(4, 1, "worker KV prefix hash mismatch")
-
-
-@pytest.mark.parametrize(
-    ("seen", "requests"),
-    [
-        ([STEP, NO, DOUBLED], [(4, 5)]),
-        ([STEP, SeenEnd(), DOUBLED], [(4, 5)]),
-        ([STEP, NO, *HALF], [(4, 5, 6)]),
-        ([STEP, NO, REPLAY], []),
-        ([STEP, SeenResult(4, 0), DOUBLED], []),
-        ([STEP, SeenResult(4, 0), SeenEnd(), DOUBLED], []),
-        ([STEP, NO, SeenWork(1, 5, 0, (1, 2, 3, 9, 8), 7)], []),
-        ([STEP, NO, SeenWork(2, 5, 0, (1, 2, 3, 9, 9), 7)], []),
-    ],
-)
-def test_doubled_tokens_are_found(
-    seen: list[Any], requests: list[tuple[int, ...]]
-) -> None:
-    assert [found.requests for found in doubled_tokens(seen)] == requests
-
-
-def attempt(first: int, pos0: int, *, ok: bool = False) -> list[Any]:
-    works = [SeenWork(1, first + i, pos0 + 8 * i, (1,) * 8, 11) for i in range(2)]
-    text = "worker KV prefix hash mismatch"
-    answers = [SeenResult(first + i, int(not ok), text) for i in range(2)]
-    return [*works, *answers]
-
-
-RESET = [SeenWork(1, 50, 0, (1,) * 8, 15)]
-
-
-@pytest.mark.parametrize(
-    ("seen", "rows"),
-    [
-        ([*attempt(1, 8), SeenEnd(), *attempt(9, 16)], [(1, 9)]),
-        ([*attempt(1, 8), *RESET, SeenEnd(), *attempt(9, 16)], [(1, 9)]),
-        ([*attempt(1, 8), *attempt(9, 8)], [(1, 9)]),
-        ([*attempt(1, 8)], []),
-        ([*attempt(1, 8), *RESET, SeenResult(50, 0), *attempt(9, 16)], []),
-        ([*attempt(1, 8), *attempt(9, 8, ok=True), *attempt(20, 24)], []),
-    ],
-)
-def test_endless_refusals_are_found(
-    seen: list[Any], rows: list[tuple[int, ...]]
-) -> None:
-    assert [found.requests for found in refusal_loops(seen)] == rows
-
-
-def test_our_own_recovery_raises_no_finding() -> None:
-    cluster = Cluster(*TWO, settings=CAP)
-    cluster.sync(LONG[:8])
-    cluster.tamper = refuse({2, 4})
-    cluster.eval(9)
-    cluster.sync((*LONG[:8], 9, *LONG))
-    seen: list[Any] = []
-    for _, v in frames(cluster.sent):
-        seen.append(SeenWork(v["session"], v["request"], v["pos0"], v["tokens"],
-                             v["flags"]))  # fmt: skip
-        seen.append(SeenResult(v["request"], int(v["request"] in (2, 4)), "no"))
-    assert not list(doubled_tokens(seen))
-    assert not list(refusal_loops(seen))

@@ -191,6 +191,14 @@ def test_a_load_is_read_only_when_all_is_sent() -> None:
     assert isinstance(next(client.events()), SnapshotDone)
 
 
+def test_an_empty_load_is_read_at_once() -> None:
+    client = LoadClient(KEY, (1, 2), 0, now=0.0)
+    list(client.events())
+    client.receive_data(done(status=1, message="truncated"), 0.0)
+    said = [e for e in client.events() if isinstance(e, SnapshotFailed)]
+    assert said[0].fault.text == "truncated"
+
+
 def test_a_refusal_is_read_although_the_rest_could_not_be_sent() -> None:
     client = LoadClient(KEY, (1, 2), 10, now=0.0)
     list(client.events())

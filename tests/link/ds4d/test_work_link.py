@@ -214,7 +214,7 @@ def test_draining_takes_one_answer_for_each_work() -> None:
         ask(link, request, pipelined=True, last=False)
     link.receive_data(result(1, status=1), 0.0)
     assert isinstance(next(link.events()), RemoteError)
-    link.drain(0.0)
+    link.drain()
     with pytest.raises(LocalProtocolError):
         ask(link, 4)
     link.receive_data(result(2, status=1, payload=b"x") + result(3, **ACKED), 0.0)
@@ -227,7 +227,7 @@ def test_draining_takes_one_answer_for_each_work() -> None:
 def test_a_wrong_answer_while_draining_is_a_transport_error() -> None:
     link = WorkLink(toy.MODEL)
     ask(link)
-    link.drain(0.0)
+    link.drain()
     link.receive_data(result(9), 0.0)
     assert fault_of(list(link.events())) == "distributed result metadata mismatch"
 
