@@ -66,6 +66,10 @@ it is 1 when a frame breaks a rule or bytes could not be decoded."""
 @click.option(
     "--dialect", metavar="NAME", help="Read under this dialect, whatever it is."
 )
+@click.option(
+    "--fast", is_flag=True,
+    help="Parquet only: fixed fields alone, without rules, payloads and gates.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 at any problem.")
 def cmd(
     files: tuple[str, ...],
@@ -78,9 +82,15 @@ def cmd(
     follow: bool,
     until: float | None,
     dialect: str | None,
+    fast: bool,
     strict: bool,
 ) -> int:
     """Decode captures."""
+    if fast:
+        others = (where, fields, limit, until, dialect)
+        if form != "parquet" or follow or strict or any(o is not None for o in others):
+            raise click.UsageError("--fast goes with --format parquet and -o alone")
+        return _fast(files, output)
     if until is not None and not follow:
         raise click.UsageError("--until needs --follow")
     if follow and len(files) > 1:
@@ -123,6 +133,27 @@ def cmd(
         return ExitCode.NOTHING_RAN
     if strict and (tally.problems or tally.undecoded or tally.damaged):
         return ExitCode.FAILED
+    return ExitCode.PASSED
+
+
+def _fast(files: tuple[str, ...], output: str | None) -> int:
+    from ds4proto.trace.columns import ColumnTable, frame_columns
+    from ds4proto.trace.output import output_file
+
+    say = _Stderr(_PROMPTS)
+    with output_file(output) as stream:
+        table = ColumnTable(stream)
+        for name in files:
+            table.file(name if len(files) > 1 else None)
+            try:
+                for part in frame_columns(name):
+                    table.write(part)
+            except ValueError as error:
+                say(f"{name}: {error}")
+        table.finish()
+    if not table.frames:
+        say("no frame could be decoded")
+        return ExitCode.NOTHING_RAN
     return ExitCode.PASSED
 
 

@@ -22,14 +22,14 @@ __all__ = ["ParquetRows", "field_columns", "row_schema"]
 
 _GROUP_ROWS: Final = 65_536
 _ROW: Final = {
-    "file": "string", "run": "int32", "stream": "int32", "direction": "string",
-    "protocol": "string", "dialect": "string", "type": "string", "time": "float64",
+    "file": "word", "run": "int32", "stream": "int32", "direction": "word",
+    "protocol": "word", "dialect": "word", "type": "word", "time": "float64",
     "first_time": "float64", "epoch": "float64", "stream_offset": "int64",
     "length": "int64", "first_packet": "int64", "last_packet": "int64",
-    "src": "string", "dst": "string", "src_role": "string", "dst_role": "string",
+    "src": "word", "dst": "word", "src_role": "word", "dst_role": "word",
 }  # fmt: skip
 _PAYLOAD: Final = {
-    "path": "string", "width": "string", "length": "int64", "values": "int64",
+    "path": "word", "width": "word", "length": "int64", "values": "int64",
     "low": "float64", "high": "float64", "nan": "int64", "inf": "int64",
     "zeros": "int64", "ge240": "int64", "over_f16": "int64", "hash": "string",
     "data": "binary",
@@ -79,9 +79,9 @@ def row_schema() -> Any:
 def _arrow(kind: str) -> Any:
     import pyarrow as pa
 
-    return {"string": pa.string(), "binary": pa.binary(), "float64": pa.float64()}.get(
-        kind
-    ) or getattr(pa, kind)()
+    if kind == "word":  # few different texts, many rows
+        return pa.dictionary(pa.int32(), pa.string())
+    return getattr(pa, kind)()
 
 
 class ParquetRows:
@@ -150,7 +150,9 @@ class ParquetRows:
             self._writer = self._pq.ParquetWriter(
                 self._stream, table.schema, compression="zstd"
             )
-        self._writer.write_table(table.cast(self._writer.schema))
+        if table.schema != self._writer.schema:
+            table = table.cast(self._writer.schema)
+        self._writer.write_table(table)
 
     def _picked(self, columns: Mapping[str, Column]) -> Any:
         pa = self._pa
