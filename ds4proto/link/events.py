@@ -17,9 +17,9 @@ Direction = Literal["a>b", "b>a"]
 """``a`` dialled the connection, ``b`` accepted it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double the cost of every frame
 class FrameReceived:
-    """One whole frame.
+    """One whole frame; treat it as frozen.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ through ``Assembly``; after a loss ``Search`` looks for the next header.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from ds4proto.link.assembly import STREAM_FROM, Assembly, surplus, through_sink
 from ds4proto.link.events import (
@@ -18,12 +18,13 @@ from ds4proto.link.events import (
     Skipped,
     Violation,
 )
+from ds4proto.link.framing_problems import FramingProblems
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.raw import RawStream
 from ds4proto.link.search import HeaderForm, Search
 from ds4proto.link.sink import SinkFactory
-from ds4proto.link.table import Entry, table_of
-from ds4proto.schema.fast import struct_of
+from ds4proto.link.table import Entry, direct_of, table_of
+from ds4proto.schema.fast import Odd, struct_of
 from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import Reading, header_of, read_body
 
@@ -31,10 +32,6 @@ GapReason = Literal["lost", "not captured"]
 OnFrame = Callable[[FrameReceived], FrameReceived]
 OnUnknown = Callable[[int, int], str | None]
 OnOdd = Callable[[Entry, memoryview, Reading], str | None]
-
-_TOO_LONG = {"DS4D": "DS4D-FRAME-13", "DS4T": "DS4T-CTRL-17"}
-_CUT_SHORT = {"DS4D": "DS4D-FRAME-07", "DS4T": "DS4T-CTRL-04"}
-_CUT_HEADER = {"DS4D": "DS4D-FRAME-07", "DS4T": "DS4T-CTRL-06"}
 
 
 class Framer:
@@ -101,8 +98,8 @@ class Framer:
         self._on_loss = on_loss
         layout = header_of(protocol)
         self._header = struct_of(layout, "*")
-        self._clause = {spec.path: spec.clause for spec in layout.fields}
-        self._magic = next(s.const for s in layout.fields if s.path == "magic")
+        self._say = FramingProblems(protocol, layout, self._header.size, limits)
+        self._magic = next(s.const or 0 for s in layout.fields if s.path == "magic")
         self._magic_bytes = self._header.pack(self._magic, 0, 0)[:4]
         self._offset = stream_offset  # of the next byte to come
         self._head = bytearray()
@@ -121,6 +118,7 @@ class Framer:
         self.dialect = dialect
         self._name = dialect.rstrip("?")
         self._table = table_of(self.protocol, dialect, self.limits)
+        self._direct = direct_of(self._table, self._name, self._sink is not None)
         self._form = HeaderForm(
             self._header, self._magic_bytes, self._table, self.limits.held
         )
@@ -266,31 +264,55 @@ class Framer:
     ) -> int:
         """Take frames that lie whole in the buffer; return how far that went."""
         unpack, head = self._header.unpack_from, self._header.size
-        magic_due, total = self._magic, len(view)
-        shift = self._offset - at
-        table, name = self._table, self._name
+        magic_due, total, direct = self._magic, len(view), self._direct
+        shift, on_frame = self._offset - at, self._on_frame
+        name = start = None
         while total - at >= head:
             magic, code, size = unpack(view, at)
-            entry = table.get(code)
-            end = at + head + size
-            if (
-                magic != magic_due
-                or entry is None
-                or size > entry.most
-                or end > total
-                or entry.dialect != name
-                or entry.spec.raw_follows is not None
-            ):
-                self._offset = at + shift + head
-                self._begin(view[at : at + head], now, out)
-                return at + head
+            found = direct.get(code)
+            body = at + head
+            end = body + size
+            if magic != magic_due or found is None or size > found.most or end > total:
+                if name is not None and start is not None:
+                    self._last = (name, start)
+                self._offset = shift + body
+                self._begin(view[at:body], now, out)
+                return body
             start = at + shift
-            body = view[at + head : end]
+            values: dict[str, Any] = {}
+            try:
+                values, stop = found.read(view, body, end)
+                sound = stop == end and found.sound(values)
+            except Odd:
+                sound = False
             at = end
             self._offset = at + shift
-            self._whole(entry, body, start, now, out)
-            if self._table is not table:
-                return at
+            if not sound or found.streams:
+                self._whole(found.entry, view[body:end], start, now, out)
+                if self._direct is not direct:
+                    return at
+                continue
+            payload = None if found.payload is None else values[found.payload]
+            frame = FrameReceived(
+                now,
+                found.spec,
+                self.dialect,
+                values,
+                payload,
+                start,
+                end - body + head,
+                self.direction,
+            )
+            name = found.name
+            if on_frame is None:
+                out.append(frame)
+            else:
+                out.append(on_frame(frame))
+                if self._direct is not direct:
+                    self._last = (name, start)
+                    return at
+        if name is not None and start is not None:
+            self._last = (name, start)
         if at < total:
             self._head += view[at:]
             self._offset += total - at
@@ -328,13 +350,7 @@ class Framer:
         magic, code, size = self._header.unpack(head)
         start = self._offset - self._header.size
         if magic != self._magic:
-            problem = self._problem(
-                (self._clause["magic"], "header.magic", start, 0),
-                f"{self._magic:#010x}",
-                f"{magic:#010x}",
-                "a length before it was wrong, or the peer speaks something else",
-                fatal=True,
-            )
+            problem = self._say.bad_magic(start, self._magic, magic)
             self._lose(problem, "not a frame", head, now, out)
             return
         entry = self._table.get(code)
@@ -346,22 +362,10 @@ class Framer:
         name = f"TYPE_{code}" if entry is None else entry.spec.name
         most = self.limits.unknown if entry is None else entry.most
         if size > most:
-            problem = self._problem(
-                (_TOO_LONG[self.protocol], f"{name}.header.bytes", start, 8),
-                f"at most {most} bytes in {name}",
-                f"{size}",
-                "raise the limit if the frame is real; else the stream is out of step",
-                fatal=True,
-            )
+            problem = self._say.too_long(start, name, most, size)
             self._lose(problem, "too long", head, now, out)
         elif entry is None:
-            known = ", ".join(str(number) for number in sorted(self._table))
-            problem = self._problem(
-                (self._clause["type"], f"{name}.header.type", start, 4),
-                f"one of {known}",
-                f"{code}",
-                f"dialect {self.dialect} has no such frame: {size} bytes are skipped",
-            )
+            problem = self._say.unknown(start, code, size, self._table, self.dialect)
             out.append(Violation(now, problem, False, self.direction))
             self._skip = (start, self._offset + size, "unknown type")
             self._finish_skip(now, out)
@@ -399,12 +403,7 @@ class Framer:
     ) -> None:
         """Drop a frame whose end is known but which leaves too much to collect."""
         self._missed()
-        problem = self._problem(
-            (_TOO_LONG[self.protocol], entry.spec.name, start, self._header.size),
-            f"at most {self.limits.small} bytes besides bulk tails",
-            f"a body of {size} bytes with more",
-            "its length fields do not fit its size, or raise the limit",
-        )
+        problem = self._say.surplus(start, entry, size)
         length = self._header.size + size
         out.append(Violation(now, problem, False, self.direction))
         out.append(Skipped(now, start, length, "too long", self.direction))
@@ -422,11 +421,7 @@ class Framer:
         values, problems = reading
         spec = entry.spec
         if entry.dialect != self._name:
-            retired = self._problem(
-                (self._clause["type"], f"{spec.name}.header.type", start, 4),
-                f"a type of dialect {self.dialect}",
-                f"{spec.code}, which ended with dialect {entry.dialect}",
-            )
+            retired = self._say.retired(start, entry, self.dialect)
             problems = (retired, *problems)
         payload = None if entry.payload is None else values.get(entry.payload)
         frame = FrameReceived(
@@ -445,12 +440,7 @@ class Framer:
         if spec.raw_follows is not None and reading.whole:
             nbytes = int(spec.raw_follows(values))
             if nbytes > self.limits.raw:
-                problem = self._problem(
-                    (_TOO_LONG[self.protocol], spec.name, start, self._header.size),
-                    f"a raw stream of at most {self.limits.raw} bytes",
-                    f"{nbytes}",
-                    fatal=True,
-                )
+                problem = self._say.raw_too_long(start, entry, nbytes)
                 out.append(frame)
                 self._lose(problem, "too long", b"", now, out)
                 return
@@ -533,41 +523,17 @@ class Framer:
     def _truncated(self, start: int, now: float, out: list[Event]) -> None:
         """Say what the stream broke off in."""
         length = self._offset - start
-        clause = _CUT_SHORT[self.protocol]
+        within = None
         if self._body is not None:
-            name = self._body.entry.spec.name
-            expected = f"{self._body.size} body bytes of {name}"
-            found = f"{self._body.have}, then the end of the stream"
+            body = self._body
+            within = (body.entry.spec.name, body.size, body.have)
         elif self._raw is not None:
-            name = self._raw.frame.spec.name
-            expected = f"{self._raw.nbytes} raw bytes behind {name}"
-            found = f"{self._raw.nbytes - self._raw.left}, then the end of the stream"
+            raw = self._raw
+            within = (f"{raw.frame.spec.name}.raw", raw.nbytes, raw.nbytes - raw.left)
         elif self._skip is not None:
-            name = "unknown type"
-            expected = f"{self._skip[1] - start - self._header.size} body bytes"
-            found = f"{length - self._header.size}, then the end of the stream"
-        else:
-            name, clause = "header", _CUT_HEADER[self.protocol]
-            expected = f"a header of {self._header.size} bytes"
-            found = f"{length}, then the end of the stream"
-        last = "no frame came before it"
-        if self._last is not None:
-            last = f"the last complete frame is {self._last[0]} at {self._last[1]}"
-        problem = self._problem(
-            (clause, name, start, length), expected, found, last, fatal=True
-        )
+            head = self._header.size
+            within = ("unknown type", self._skip[1] - start - head, length - head)
+        problem = self._say.cut(start, length, within, self._last)
         self._drop_partial()
         out.append(Violation(now, problem, True, self.direction))
         out.append(Skipped(now, start, length, "truncated", self.direction))
-
-    def _problem(
-        self,
-        where: tuple[str, str, int, int],
-        expected: str,
-        found: str,
-        next_step: str = "",
-        *,
-        fatal: bool = False,
-    ) -> Problem:
-        clause, path, start, at = where
-        return Problem(clause, path, at, start + at, expected, found, next_step, fatal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from ds4proto.link.events import (
     Direction,
@@ -14,21 +13,19 @@ from ds4proto.link.events import (
     Violation,
 )
 from ds4proto.link.framing import GapReason
-from ds4proto.link.gate_form import COMMON, MAGICS, Due, Form, Header
+from ds4proto.link.gate_form import MAGICS, Due, Form, Header
 from ds4proto.link.gate_payload import PATH, Gate
-from ds4proto.link.gate_rules import clause_of, judge
+from ds4proto.link.gate_rules import cut_short, judge, no_header, too_long, unequal
+from ds4proto.link.gate_search import GateSearch, later_gate
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.pair import TpPair
 from ds4proto.link.sink import SinkFactory
-from ds4proto.schema.ds4t_gates import MAX_ROWS
 from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import frame, read_body
 
 _MAGIC = 4
-_WORD_AT = 6  # kind, rows or tag
 _UNKNOWN_STRIDE = 4
 _EMPTY = memoryview(b"")
-Verdict = Literal["yes", "no", "wait"]
 
 
 class GateStream:
@@ -153,15 +150,15 @@ class GateStream:
             return self._barrier(view, at, now, out)
         if not self._may_be_magic(view, at):
             self._lose(bytes(view[at : at + _MAGIC]), now, out)
-            return at
+            return at + 1
         if left < form.size:
             return None
         header = form.read(view, at)
         if header is None or form.spec(header.name) is None:
             self._lose(bytes(view[at : at + form.size]), now, out)
-            return at
+            return at + 1
         self._open(header, view[at : at + form.size], now, out)
-        return at + form.size if self._lost is None else at
+        return at + (form.size if self._lost is None else 1)
 
     @staticmethod
     def _may_be_magic(view: memoryview, at: int) -> bool:
@@ -190,16 +187,7 @@ class GateStream:
         want, prefer = self._length(header, number)
         cap = self._limits.body("DS4B.GATE_BULK")
         if want is not None and want > cap:
-            problem = Problem(
-                clause_of(header, 5),
-                f"{declared.name}.bytes",
-                form.size,
-                self._offset + form.size,
-                f"at most {cap} bytes",
-                f"{want}",
-                "raise the limit if the gate is real",
-                fatal=True,
-            )
+            problem = too_long(header, declared, self._offset, form.size, cap, want)
             out.append(Violation(now, problem, True, self._direction))
             self._lost = (self._offset, "too long")
             return
@@ -282,7 +270,10 @@ class GateStream:
                 gate.proven = fits or settled != gate.scan
                 return at
             gate.scan += gate.stride
-        if gate.missing and self._passed(gate, view, at):
+        if gate.missing and later_gate(view[at:], form, self._due, self._pair):
+            # the gap hid the end of this gate, and perhaps more
+            self._drop_gate()
+            self._lost = (gate.start, "gap")
             return at
         free = gate.free(total)
         if total - free > self._limits.held:
@@ -295,102 +286,9 @@ class GateStream:
         if took:
             gate.take(view[at : at + took])
         if gate.got > self._limits.body("DS4B.GATE_BULK"):
-            self._too_long(gate, now, out)
+            self._too_long(gate, gate.got, now, out)
             return at + took
         return at + took if took else None
-
-    def _passed(self, gate: Gate, view: memoryview, at: int) -> bool:
-        """Tell whether a later gate shows that a gap hid the end of this one."""
-        data, where, size = bytes(view[at:]), 0, self._form.size
-        while (where := data.find(COMMON, where + 1)) > 0:
-            begin = where - 1
-            if begin + size > len(data):
-                return False
-            header = self._form.read(data, begin)
-            if header is None or self._due.fits(header, self._pair):
-                continue
-            if self._due.fits(header, self._pair, far=True):
-                self._drop_gate()
-                self._lost = (gate.start, "gap")
-                return True
-        return False
-
-    def _scan(
-        self,
-        view: memoryview,
-        at: int,
-        now: float,
-        out: list[Event],
-        *,
-        ended: bool,
-    ) -> int | None:
-        """Look for the next header after a loss."""
-        if self._lost is None:
-            return at
-        data = bytes(view[at:])
-        form, where = self._form, 0
-        keep = len(data) - min(len(data), form.size - 1)
-        while True:
-            where = data.find(COMMON, where + 1)
-            if where < 0:
-                break
-            begin = where - 1
-            if data[begin : begin + _MAGIC] not in MAGICS:
-                continue
-            if begin + form.size > len(data):
-                keep = min(keep, begin)
-                break
-            header = form.read(data, begin)
-            if header is None or not self._due.fits(header, self._pair, far=True):
-                continue
-            verdict = self._confirm(data, begin, header, ended=ended)
-            if verdict == "yes":
-                start, reason = self._lost
-                stop = self._offset + begin
-                if stop > start:
-                    out.append(
-                        Skipped(now, start, stop - start, reason, self._direction)
-                    )
-                self._lost = None
-                self._due.anchored = False
-                return at + begin
-            if verdict == "wait":
-                keep = min(keep, begin)
-                break
-        return at + keep if keep else None
-
-    def _confirm(
-        self, data: bytes, begin: int, header: Header, *, ended: bool
-    ) -> Verdict:
-        """Tell whether a header found in a search is a true one."""
-        if self._due.anchored and self._pair.schedule is not None:
-            return "yes"  # number, layer and kind agree: chance is out of question
-        after = Due(header.seq + 1, header.seq + 1)
-        if header.name == "DS4T.GATE_ROW":
-            after.batch = self._due.batch
-        else:
-            after.row = self._due.row
-        want, _ = self._length(header, header.seq)
-        size = self._form.size
-        if want is not None:
-            behind = begin + size + want
-            if behind + size <= len(data):
-                found = self._form.read(data, behind)
-                # the two counters are independent: any gate may follow
-                return "no" if found is None else "yes"
-            if ended:
-                return "yes" if behind <= len(data) else "no"
-            return "wait" if want <= self._limits.held else "yes"
-        where = begin + size
-        while (where := data.find(COMMON, where)) > 0:
-            at = where - 1
-            where += 1
-            if at + size > len(data) or data[at : at + _MAGIC] not in MAGICS:
-                continue
-            found = self._form.read(data, at)
-            if found is not None and after.fits(found, self._pair):
-                return "yes"
-        return "no" if ended or len(data) > self._limits.held else "wait"
 
     # -- outcomes ------------------------------------------------------------------
 
@@ -437,15 +335,7 @@ class GateStream:
         rows = length // pair.vector
         other = pair.lockstep.confirmed(gate.due)
         if other is not None and other != rows:
-            yield Problem(
-                clause_of(gate.header, 5),
-                f"{gate.spec.name}.{PATH}",
-                gate.size,
-                gate.start + gate.size,
-                f"{other} rows, as the other rank sent for seq {gate.due}",
-                f"{rows} rows",
-                "compare prefill chunk, split threshold and context of both ranks",
-            )
+            yield unequal(gate, other, rows)
         proven = gate.proven or gate.header.name == "DS4B.GATE_BATCH"
         layer = gate.header.layer
         pair.lockstep.confirm(gate.due, layer, rows, proven=proven)
@@ -458,7 +348,7 @@ class GateStream:
             spec = frame("DS4T.BARRIER", dialect=self._form.dialect)
         except KeyError:
             self._lose(bytes(view[at : at + _MAGIC]), now, out)
-            return at
+            return at + 1
         reading = read_body(
             spec,
             view[at : at + 1],
@@ -483,47 +373,45 @@ class GateStream:
 
     def _lose(self, head: bytes, now: float, out: list[Event]) -> None:
         """Lose the stream at bytes that are no gate header."""
-        step = "a payload before it had another length, or the header is damaged"
-        if head[:_MAGIC] in MAGICS:
-            problem = Problem(
-                "DS4B-BATCH-03",
-                "GATE.rows",
-                _WORD_AT,
-                self._offset + _WORD_AT,
-                f"1 to {MAX_ROWS} rows, or a bulk tag",
-                head[_WORD_AT : _WORD_AT + 2][::-1].hex(),
-                step,
-                fatal=True,
-            )
-        else:
-            problem = Problem(
-                "DS4T-GATE-01",
-                "GATE.magic",
-                0,
-                self._offset,
-                " or ".join(magic.hex() for magic in MAGICS),
-                head[:_MAGIC].hex(),
-                step,
-                fatal=True,
-            )
+        problem = no_header(head, self._offset)
         out.append(Violation(now, problem, True, self._direction))
         self._lost = (self._offset, "not a frame")
 
-    def _too_long(self, gate: Gate, now: float, out: list[Event]) -> None:
+    def _too_long(self, gate: Gate, length: int, now: float, out: list[Event]) -> None:
         cap = self._limits.body("DS4B.GATE_BULK")
-        problem = Problem(
-            clause_of(gate.header, 5),
-            f"{gate.spec.name}.{PATH}",
-            gate.size,
-            gate.start + gate.size,
-            f"a header behind at most {cap} bytes",
-            f"none in {gate.got}",
-            "raise the limit if the gate is real",
-            fatal=True,
-        )
+        problem = too_long(gate.header, gate.spec, gate.start, gate.size, cap, length)
         out.append(Violation(now, problem, True, self._direction))
         self._drop_gate()
         self._lost = (gate.start, "too long")
+
+    def _scan(
+        self,
+        view: memoryview,
+        at: int,
+        now: float,
+        out: list[Event],
+        *,
+        ended: bool,
+    ) -> int | None:
+        """Look for the next header after a loss."""
+        if self._lost is None:
+            return at
+        search = GateSearch(
+            self._form, self._due, self._pair, self._certain_length, self._limits.held
+        )
+        found, keep = search.find(bytes(view[at:]), ended=ended)
+        if found is None:
+            return at + keep if keep else None
+        start, reason = self._lost
+        stop = self._offset + found
+        if stop > start:
+            out.append(Skipped(now, start, stop - start, reason, self._direction))
+        self._lost = None
+        self._due.anchored = False
+        return at + found
+
+    def _certain_length(self, header: Header) -> int | None:
+        return self._length(header, header.seq)[0]
 
     def _drop_gate(self) -> None:
         if self._gate is not None and self._gate.sink is not None:
@@ -566,28 +454,8 @@ class GateStream:
         self, held: memoryview, end: int, now: float, out: list[Event]
     ) -> None:
         gate = self._gate
-        last = "no gate came before it"
-        if self._last is not None:
-            last = f"the last complete gate is {self._last[0]} at {self._last[1]}"
-        if gate is not None:
-            name, start = gate.spec.name, gate.start
-            due = gate.want if gate.want is not None else gate.prefer
-            due_text = "a payload" if due is None else f"{due} bytes of payload"
-            found = f"{gate.got + len(held)}, then the end of the stream"
-        else:
-            name, start = "GATE", self._offset
-            due_text = f"a header of {self._form.size} bytes"
-            found = f"{len(held)}, then the end of the stream"
-        problem = Problem(
-            "DS4T-GATE-06",
-            name,
-            end - start,
-            end,
-            due_text,
-            found,
-            last,
-            fatal=True,
-        )
+        start = self._offset if gate is None else gate.start
+        problem = cut_short(gate, start, end, len(held), self._form.size, self._last)
         self._drop_gate()
         out.append(Violation(now, problem, True, self._direction))
         out.append(Skipped(now, start, end - start, "truncated", self._direction))

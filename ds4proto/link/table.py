@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ds4proto.link.limits import Limits
 from ds4proto.link.regions import has_bulk, sole_payload
 from ds4proto.schema.declare import REST, FrameSpec, tails_of
 from ds4proto.schema.dialects import dialect as find_dialect
-from ds4proto.schema.fast import struct_of
+from ds4proto.schema.fast import Read, layout_reader, rule_checker, struct_of
 from ds4proto.schema.registry import frames
 
 
@@ -66,6 +68,52 @@ def table_of(protocol: str, dialect: str, limits: Limits) -> dict[int, Entry]:
             if spec.code is not None and spec.code not in found:
                 found[spec.code] = entry_of(spec, line, limits)
         line = find_dialect(line).base
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """An entry taken apart for the fast path.
+
+    Attributes
+    ----------
+    entry, spec, name, most, payload
+        As in ``Entry``; ``name`` is the full name.
+    read : callable
+        Reads a body at an offset up to an end; returns values and where it got.
+    sound : callable
+        Tells whether the values keep every rule of the frame.
+    streams : bool
+        Whether its bulk goes to a sink.
+    """
+
+    entry: Entry
+    spec: FrameSpec
+    name: str
+    most: int
+    payload: str | None
+    read: Read
+    sound: Callable[[dict[str, Any]], bool]
+    streams: bool
+
+
+def direct_of(table: dict[int, Entry], dialect: str, sinks: bool) -> dict[int, Direct]:
+    """Return the entries that the fast path may take: those of the dialect itself."""
+    found = {}
+    for code, entry in table.items():
+        spec = entry.spec
+        if entry.dialect != dialect or spec.raw_follows is not None or spec.trailing:
+            continue
+        found[code] = Direct(
+            entry,
+            spec,
+            spec.full_name,
+            entry.most,
+            entry.payload,
+            layout_reader(spec.body, dialect),
+            rule_checker(spec.body, dialect),
+            sinks and entry.bulk,
+        )
     return found
 
 
