@@ -6,11 +6,9 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from construct import FormatField
-
 from ds4proto.link.ds4d_limits import MESSAGE_BYTES, U32
 from ds4proto.link.ds4d_texts import cut
-from ds4proto.schema.declare import FrameSpec, Ints, Layout, fields_of
+from ds4proto.schema.declare import FieldSpec, FrameSpec, Ints, Layout, fields_of
 from ds4proto.schema.ds4d_common import HEADER, MAGIC
 from ds4proto.schema.ds4d_hello import ERROR, HELLO
 from ds4proto.schema.ds4d_records import ROUTE, ROUTE_RETURN, TELEMETRY
@@ -82,14 +80,14 @@ RETURN_PART: Final = FixedPart(ROUTE_RETURN)
 TELEMETRY_PART: Final = FixedPart(TELEMETRY)
 
 
-def _token_form() -> str:
+def _token() -> FieldSpec:
     tail = next(tail for tail in WORK.body.tails if tail.path == "tokens")
-    if not (isinstance(tail, Ints) and isinstance(tail.item, FormatField)):
+    if not isinstance(tail, Ints):
         raise TypeError("WORK.tokens is no run of integers")
-    return str(tail.item.fmtstr)
+    return FieldSpec("token", tail.item, tail.doc)
 
 
-_ORDER, _CODE = _token_form()[0], _token_form()[1:]
+_ORDER, _CODE = _token().order, _token().code
 TOKEN_BYTES: Final = struct.calcsize(_ORDER + _CODE)
 
 
