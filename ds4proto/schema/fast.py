@@ -45,6 +45,7 @@ class Odd(Exception):
     """The frame does not fit its declaration; the reference reader says why."""
 
 
+@cache
 def struct_of(layout: Layout, dialect: str) -> struct.Struct:
     """Return the ``struct`` form of the fixed part of ``layout``.
 
