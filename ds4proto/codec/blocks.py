@@ -140,7 +140,9 @@ class BlockCodec:
             "source": "ours; clauses CODEC-ROW, CODEC-" + self.name.upper(),
         }
 
-    def _run(self, step: Step, source: Any, target: Any, values: int, rows: int) -> None:
+    def _run(
+        self, step: Step, source: Any, target: Any, values: int, rows: int
+    ) -> None:
         width = values // rows
         if width == 0:
             return
@@ -237,7 +239,7 @@ def form_of(name: str, variant: Mapping[str, str]) -> RowFormat:
     if name in ("mxfp4", "e2m1-e8m0-16"):
         return Mx(name, "e2m1", 32 if name == "mxfp4" else 16, **chosen)
     if name == "fp8":
-        return RowScaled(name, 448.0, 0, 0, **chosen)
+        return RowScaled(name, 448.0, 0, 0, chosen["order"])
     block = 32 if chosen.get("block") == "32" else 0
     divisor, lowest = float(chosen["divisor"]), int(chosen["lowest"])
     highest = 127 if name == "int8" else 7

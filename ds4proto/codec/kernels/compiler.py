@@ -98,6 +98,21 @@ f32_of_half: Callable[[Any], Any] = _lane(
 )
 
 
+def _divide(typing_context: Any, x: Any, y: Any) -> Any:
+    del typing_context, x, y
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.fdiv(args[0], args[1])
+
+    f32 = SCALARS["f32"]
+    return f32(f32, f32), generate
+
+
+# numba's own division tests for zero and raises, which keeps a loop from vectorising.
+divide_f32: Callable[[Any, Any], Any] = _extending.intrinsic(_divide)
+
+
 def _stream_line(typing_context: Any, source: Any, target: Any) -> Any:
     del typing_context, source, target
 
