@@ -97,7 +97,7 @@ def plots(
     axes.set_xlabel("boundaries")
     axes.set_ylabel("added NLL, nats a token")
     axes.set_xticks(list(plan.counts))
-    axes.legend(fontsize=8)
+    _legend(axes)
     made.append(_saved(plt, figure, folder / "quality-by-depth.png"))
 
     figure, axes = plt.subplots(figsize=(7, 4.5))
@@ -113,7 +113,7 @@ def plots(
     axes.set_xlabel("position in the continuation, tokens")
     axes.set_ylabel(f"top-1 agreement at {deepest} boundaries, %")
     axes.set_ylim(0, 102)
-    axes.legend(fontsize=8)
+    _legend(axes)
     made.append(_saved(plt, figure, folder / "agreement-by-position.png"))
 
     figure, axes = plt.subplots(figsize=(7, 4.5))
@@ -124,6 +124,11 @@ def plots(
     axes.set_xlabel(f"bytes a token and boundary, {tensors} x {width} values")
     made.append(_saved(plt, figure, folder / "bytes-by-format.png"))
     return made
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)
 
 
 def _saved(plt: Any, figure: Any, path: Path) -> Path:
