@@ -111,9 +111,14 @@ class Context:
     values_per_token: int | None = None
     vocabulary: int | None = None
     snapshots: SnapshotContext = field(default_factory=SnapshotContext)
+    blind: bool = False
 
     def forget(self) -> None:
-        """Bytes were lost: nothing is known of what they said."""
+        """Bytes were lost: nothing is known of what they said.
+
+        Until an answer is matched again, one without its WORK is no problem.
+        """
+        self.blind = True
         for waiting in self.outstanding.values():
             waiting.clear()
         self.sessions.clear()
@@ -223,6 +228,12 @@ class Context:
         if "payload_bits" not in v:
             return  # too short to say which WORK it answers
         waiting = self.outstanding[other(frame.direction)]
+        if self.blind and all(w.request != v["request"] for w in waiting):
+            return
+        if self.blind:
+            self.blind = False
+            while waiting[0].request != v["request"]:
+                waiting.popleft()
         if not waiting:
             yield problem_in(
                 frame,

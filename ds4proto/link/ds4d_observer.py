@@ -81,6 +81,7 @@ class Ds4dObserver:
             for direction in _DIRECTIONS
         }
         if not complete:
+            self._context.forget()
             for framer in self._framers.values():
                 framer.resync(0.0)
 

@@ -289,6 +289,7 @@ class Framer:
             self._offset = at + shift
             if not sound or found.streams:
                 self._whole(found.entry, view[body:end], start, now, out)
+                name = None  # ``_whole`` noted a later frame
                 if self._direct is not direct:
                     return at
                 continue
