@@ -18,15 +18,19 @@ CLIP = 240.0
 """Largest magnitude of the unscaled 8-bit byte."""
 
 
-def log_likelihoods(model: SlicedModel, window: Sequence[int]) -> tuple[F64, list[int]]:
+def log_likelihoods(
+    model: SlicedModel, window: Sequence[int], first: F32 | None = None
+) -> tuple[F64, list[int]]:
     """Return the negative log likelihood of tokens 1.. and the best token at each.
 
     Parameters
     ----------
     window : sequence of int
         Token ids; the first one is given, the rest is scored.
+    first : array or None
+        What ``model.first`` gave for this window, where it is known.
     """
-    hidden = model.run(model.open(), window, 0)[:-1]
+    hidden = model.run(model.open(), window, 0, first)[:-1]
     targets = np.asarray(window[1:])
     losses = np.empty(len(targets))
     best: list[int] = []

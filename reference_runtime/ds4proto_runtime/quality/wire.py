@@ -119,10 +119,29 @@ class SlicedModel:
         """Return one empty session a slice."""
         return [self.engine.open(layers) for layers in self._slices]
 
-    def run(self, sessions: list[Session], tokens: Sequence[int], pos: int) -> F32:
-        """Return the last hidden state of a span, ``[n, values]``."""
-        hidden = self.engine.embed(tokens)
+    def first(self, tokens: Sequence[int]) -> F32:
+        """Return the hidden state that a whole text sends over the first boundary.
+
+        It has crossed nothing yet, so that all formats share it.
+        """
+        session = self.engine.open(self._slices[0])
+        return self.engine.run(session, self.engine.embed(tokens), tokens, 0)
+
+    def run(
+        self,
+        sessions: list[Session],
+        tokens: Sequence[int],
+        pos: int,
+        first: F32 | None = None,
+    ) -> F32:
+        """Return the last hidden state of a span, ``[n, values]``.
+
+        ``first`` is what `first` returned for these tokens, where it is known.
+        """
+        hidden = self.engine.embed(tokens) if first is None else first
         for index, session in enumerate(sessions):
+            if index == 0 and first is not None:
+                continue
             if index:
                 sent = hidden
                 hidden = self.wire.through(sent)
