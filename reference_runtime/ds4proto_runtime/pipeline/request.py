@@ -218,7 +218,7 @@ class Drive:
             elif due is not None and now() >= due:
                 link.timeout(now())
             for event in link.events():
-                self._request.result(event, now())
+                self._request.result(event)
             self._changed.notify_all()
 
     # helpers
