@@ -6,6 +6,7 @@ import gzip
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ from ds4proto.cli._output import printable, stdout
 from ds4proto.errors import ExitCode
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from rich.console import Console
 
     from ds4proto.trace.rows import FrameRow
@@ -33,10 +36,11 @@ _PAIR_FRAMES: Final = {
     "DS4T.STOP": 1, "DS4T.COMMAND_ACK": 11, "DS4T.LOGITS": 17,
     "DS4T.GATE_ROW": 120, "DS4B.GATE_BATCH": 12, "DS4B.GATE_BULK": 20,
 }  # fmt: skip
-_HELP = """Decode two real runs and verify the codecs; takes seconds.
+_HELP = """Decode two real runs, run a pipeline live, verify the codecs; takes seconds.
 
 The runs were recorded between real peers: a pipeline of three stages in which a worker
-forwards to the next one, and a tensor-parallel pair. Both ship with the package.
+forwards to the next one, and a tensor-parallel pair. Both ship with the package. Then a
+pipeline of three stages runs on this machine, is recorded, and decoded.
 
 \b
 Examples:
@@ -65,7 +69,7 @@ def cmd() -> int:
     """Run every step, then print the verdict."""
     console = stdout()
     checks: list[Check] = []
-    for number, step in enumerate(STEPS, 1):
+    for number, step in enumerate([*STEPS, *live_steps()], 1):
         console.print(f"\n{number}. {step.title}", style="bold")
         checks += step.run(console)
     return _verdict(console, checks)
@@ -119,6 +123,33 @@ STEPS: list[Step] = [
     Step("The codecs against their test vectors", _codecs),
 ]
 """What the demonstration does, in order."""
+
+LIVE_GROUP: Final = "ds4proto.demo"
+"""Entry points: functions that run something live.
+
+Each takes a function that shows a line and returns rows of name, verdict and text.
+"""
+
+
+def live_steps() -> list[Step]:
+    """Return the steps of installed packages that run something live."""
+    from importlib.metadata import entry_points
+
+    return [
+        Step(f"Live: {point.name}", partial(_live, point))
+        for point in sorted(entry_points(group=LIVE_GROUP), key=lambda p: p.name)
+    ]
+
+
+def _live(point: EntryPoint, console: Console) -> list[Check]:
+    def show(line: str) -> None:
+        console.print(printable(line), soft_wrap=True)
+
+    try:
+        run = point.load()
+    except ModuleNotFoundError as error:
+        return [Check(point.name, False, f"needs the package {error.name!r}")]
+    return [Check(*row) for row in run(show)]
 
 
 def _capture(name: str) -> io.BytesIO:
