@@ -1,4 +1,4 @@
-"""``ds4proto codec``: list, describe and verify the payload codecs."""
+"""``ds4proto codec``: list, describe, measure and verify the payload codecs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from ds4proto.codec.verify import Verdict
 
+WIRE_FORMATS = ("bf16", "int8", "fp8", "int4", "mxfp8", "mxfp4", "nvfp4")
+"""Formats of a compressed pipeline wire, its uncompressed one first."""
 
 _HELP = """Look at the formats of activations on the wire and check them here.
 
@@ -22,6 +24,7 @@ _HELP = """Look at the formats of activations on the wire and check them here.
 Examples:
   ds4proto codec list                 what there is
   ds4proto codec describe e4m3        how a format rounds, clips, treats NaN
+  ds4proto codec bytes --width 2048   what a token costs in each format
   ds4proto codec verify               run all packaged test vectors
   ds4proto codec verify --exhaustive  compare fast and plain code, all f32 values"""
 
@@ -58,13 +61,25 @@ def list_codecs(as_json: bool) -> None:
     show_default=True,
     help="Numeric profile of the peer's build: " + ", ".join(PROFILES) + ".",
 )
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="CHOICE=VALUE",
+    help="A choice of a scaled format, as its description lists them. Repeatable.",
+)
 @json_option
-def describe(name: str, profile: str, as_json: bool) -> None:
+def describe(name: str, profile: str, variants: tuple[str, ...], as_json: bool) -> None:
     """Tell how codec NAME rounds, clips and treats special values."""
     from ds4proto.codec import CodecError, get
 
+    reserved = {"profile", "threads", "path"}
+    chosen = dict(variant.partition("=")[::2] for variant in variants)
+    if wrong := sorted(reserved & set(chosen)):
+        raise click.UsageError(f"{wrong[0]!r} is no variant of a format")
     try:
-        facts = get(name, profile=profile, path="numpy").describe()
+        codec = get(name, profile=profile, path="numpy", **chosen)  # type: ignore[arg-type]
+        facts = codec.describe()
     except CodecError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -75,6 +90,56 @@ def describe(name: str, profile: str, as_json: bool) -> None:
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
         table.add_row(key.replace("_", " "), value)
+    stdout().print(table)
+
+
+@cmd.command("bytes")
+@click.option(
+    "--width",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Values a token and tensor: the model's hidden size.",
+)
+@click.option(
+    "--tensors",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Tensors a token; 2 for a wire that sends hidden state and residual apart.",
+)
+@click.option(
+    "--tokens", type=click.IntRange(min=1), default=1, show_default=True, help="Rows."
+)
+@click.option("--all", "every", is_flag=True, help="All codecs, not only seven.")
+@json_option
+def wire_size(
+    width: int, tensors: int, tokens: int, every: bool, as_json: bool
+) -> None:
+    """Tell how many bytes a token (or --tokens of them) takes on the wire.
+
+    Frame headers are not in it. With --json, one flat object: codec to bytes.
+    """
+    from ds4proto.codec import CodecError, get, names
+
+    chosen = names() if every else WIRE_FORMATS
+    try:
+        sizes = {
+            name: tensors * get(name, path="numpy").wire_bytes(tokens * width, tokens)
+            for name in chosen
+        }
+    except CodecError as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        write_json(sizes)
+        return
+    from rich.table import Table
+
+    table = Table("codec")
+    table.add_column("bytes", justify="right")
+    table.add_column("compression", justify="right")
+    for name, size in sizes.items():
+        ratio = f"{sizes['bf16'] / size:.2f}" if size else "-"
+        table.add_row(name, str(size), ratio)
     stdout().print(table)
 
 
@@ -192,8 +257,8 @@ def _print_verdicts(verdicts: Sequence[Verdict], code: int, as_json: bool) -> No
         click.echo(f"{ran} checks, {failed} failed")
     else:
         click.echo(
-            "nothing ran: only f16, bf16 and e4m3 have compiled code, "
-            "and it needs numba (pip install 'ds4proto[fast]')"
+            "nothing ran: f32 and token_hash have no compiled code, scaled formats are "
+            "no pattern each, and all of it needs numba (pip install 'ds4proto[fast]')"
         )
 
 

@@ -63,6 +63,18 @@ VARIANTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }
 """Name -> choice -> its values."""
 
+FAMILIES: Final[Mapping[str, str]] = {
+    "int8": "INT8",
+    "fp8": "FP8",
+    "int4": "INT4",
+    "mxfp8": "MX",
+    "mxfp4": "MX",
+    "e2m1-e8m0-16": "MX",
+    "nvfp4": "NVFP4",
+    "e2m1-e4m3-32": "NVFP4",
+}
+"""Name -> which clauses tell its bytes."""
+
 
 class BlockCodec:
     """A codec whose rows carry scales.
@@ -133,11 +145,10 @@ class BlockCodec:
         return {
             "name": self.name,
             "wire": f"rows of {facts['element']} elements, then scales",
-            "bits_per_value": f"{layout.element_bits} + scales",
+            "bits_per_value": f"{layout.row_bytes(2048) / 256:.2f} at width 2048",
             **facts,
-            "bytes_of_2048": str(self.row_bytes(2048)),
             "profile_dependent": "no",
-            "source": "ours; clauses CODEC-ROW, CODEC-" + self.name.upper(),
+            "source": "ours, clauses CODEC-ROW and CODEC-" + FAMILIES[self.name],
         }
 
     def _run(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ds4proto.codec import kernels, vectors
 from ds4proto.codec.base import PROFILES, Codec, CodecError, Path
-from ds4proto.codec.registry import get
+from ds4proto.codec.registry import SCALED, get
 from ds4proto.codec.token_hash import TokenHash, token_hash
 
 Advance = Callable[[int], None]
@@ -59,14 +59,15 @@ def exit_code(verdicts: Sequence[Verdict]) -> int:
 
 def paths_of(name: str, wanted: Sequence[Path]) -> list[Path]:
     """Return those of the wanted paths that the vectors of ``name`` can take here."""
-    compiled = name in _COMPILED and kernels.available(name)
+    compiled = name in (*_COMPILED, *SCALED) and kernels.available(name)
     return [path for path in wanted if path == "numpy" or compiled]
 
 
 def missing_paths(names: Sequence[str], wanted: Sequence[Path]) -> Iterator[Verdict]:
     """Give a verdict with nothing run for each compiled path that is not there."""
     for name in names:
-        if "numba" in wanted and name in _COMPILED and not kernels.available(name):
+        compiled = name in (*_COMPILED, *SCALED)
+        if "numba" in wanted and compiled and not kernels.available(name):
             yield Verdict(name, "numba", "-", 0, 0, kernels.reason(name))
 
 
@@ -101,6 +102,12 @@ def _verify_group(
     name: str, path: Path, profile: str, group: dict[str, Any]
 ) -> Verdict:
     tests = group["tests"]
+    if "variant" in group:
+        failures = _check_rows(name, path, group)
+        variant = " ".join(f"{k}={v}" for k, v in group["variant"].items())
+        subject = " ".join(filter(None, [name, group["type"], variant]))
+        first = failures[0] if failures else ""
+        return Verdict(subject, path, profile, len(tests), len(failures), first)
     if group["type"] == "TokenHash":
         failures = [message for test in tests if (message := _check_hash(test))]
     elif group["type"] == "WireSize":
@@ -130,6 +137,47 @@ def _check_codes(codec: Codec, profile: str, group: dict[str, Any]) -> list[str]
         for test, code, want in zip(tests, got, wanted, strict=True)
         if int(code) != int(want, 16)
     ]
+
+
+def _check_rows(name: str, path: Path, group: dict[str, Any]) -> list[str]:
+    codec = get(name, path=path, **group["variant"])
+    check = {
+        "BlockEncode": _check_row_encode,
+        "BlockDecode": _check_row_decode,
+        "RowSize": _check_row_size,
+    }[group["type"]]
+    return [
+        f"tcId {test['tcId']}: {message}"
+        for test in group["tests"]
+        if (message := check(codec, test))
+    ]
+
+
+def _check_row_encode(codec: Codec, test: dict[str, Any]) -> str:
+    bits = np.frombuffer(bytes.fromhex(test["input"]), dtype=">u4").astype(np.uint32)
+    got = codec.encode(bits.view(np.float32), rows=test["rows"]).tobytes().hex()
+    wanted = test["expected"]
+    return "" if got == wanted else f"{test['comment']} gave {got}, not {wanted}"
+
+
+def _check_row_decode(codec: Codec, test: dict[str, Any]) -> str:
+    values = len(test["expected"]) // 8
+    wire = bytes.fromhex(test["input"])
+    bits = codec.decode(wire, values=values, rows=test["rows"]).view(np.uint32)
+    got = bits.astype(">u4").tobytes().hex()
+    wanted = test["expected"]
+    return "" if got == wanted else f"{test['comment']} gave {got}, not {wanted}"
+
+
+def _check_row_size(codec: Codec, test: dict[str, Any]) -> str:
+    try:
+        codec.decode(bytes(test["bytes"]), values=test["values"], rows=test["rows"])
+    except CodecError as error:
+        return "" if test["result"] == "invalid" else str(error)
+    if test["result"] == "invalid":
+        return f"{test['comment']} were not refused"
+    size = codec.wire_bytes(test["values"], test["rows"])
+    return "" if size == test["bytes"] else f"wire_bytes() says {size}"
 
 
 def _numbers(digits: Sequence[str], dtype: Any) -> Any:

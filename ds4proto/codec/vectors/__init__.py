@@ -2,8 +2,8 @@
 
 Each file holds groups of tests with an input, the expected code and a result:
 ``valid``, ``invalid`` (the input must be refused) or ``acceptable`` (several codes are
-right; the test lists them by numeric profile). The files are written by
-``python -m ds4proto.codec.vectors`` and never by hand.
+right; the test lists them by numeric profile, or by who gives them). The files are
+written by ``python -m ds4proto.codec.vectors`` and never by hand.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from ds4proto.codec.base import CodecError
+from ds4proto.codec.registry import SCALED
 
 SCHEMA_FILE: Final = "codec_vectors_schema.json"
-_NAMES: Final = ("f32", "f16", "bf16", "e4m3", "token_hash")
+_NAMES: Final = ("f32", "f16", "bf16", "e4m3", "token_hash", *SCALED)
 
 
 def names() -> tuple[str, ...]:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from ds4proto.codec import definition
 from ds4proto.codec.base import CodecError
 from ds4proto.codec.definition import E4M3_PROFILES, U32
+from ds4proto.codec.registry import SCALED
 from ds4proto.codec.token_hash import TOKEN_HASH_START, token_hash
 from ds4proto.codec.vectors import SCHEMA_FILE, measured, rows
+from ds4proto.codec.vectors.blocks import block_groups
 from ds4proto.codec.vectors.notes import HEADERS, NOTES
 from ds4proto.codec.vectors.rows import Row
 
@@ -51,6 +53,8 @@ def generate(directory: Path) -> dict[str, Content]:
         for name, (rule, extra) in rules.items()
     }
     files["token_hash"] = _file("token_hash", [_hash_group(directory)])
+    for name in SCALED:
+        files[name] = _file(name, block_groups(name))
     return files
 
 

@@ -31,14 +31,34 @@ def lint(name: str, content: dict[str, Any]) -> list[str]:
     return problems
 
 
+def _lint_rows(kind: str, test: dict[str, Any]) -> list[str]:
+    """Check the hex of rows: whole f32 patterns, and wires of one length."""
+    patterns, wires = test["input"], [test["expected"]]
+    if kind == "BlockDecode":
+        patterns, wires = wires[0], [patterns]
+    wires += test.get("acceptable", {}).values()
+    problems = []
+    if len(patterns) % (8 * test["rows"]):
+        problems.append(f"tcId {test['tcId']}: no whole rows of f32 patterns")
+    if len({len(wire) for wire in wires}) > 1 or len(wires[0]) % (2 * test["rows"]):
+        problems.append(f"tcId {test['tcId']}: wires of unequal length")
+    if len(set(wires)) < len(wires):
+        problems.append(f"tcId {test['tcId']}: an acceptable wire is the expected one")
+    return problems
+
+
 def _lint_group(group: dict[str, Any]) -> list[str]:
     problems = []
     digits = {"Encode": (8, group.get("width", 0) // 4),
               "Decode": (group.get("width", 0) // 4, 8)}.get(group["type"])  # fmt: skip
     seen: set[str] = set()
     for test in group["tests"]:
-        if digits is None:
-            key = repr([test.get(k) for k in ("values", "wire", "start", "tokens")])
+        if group["type"] in ("BlockEncode", "BlockDecode"):
+            key = f"{test['rows']} x {test['input']}"
+            problems += _lint_rows(group["type"], test)
+        elif digits is None:
+            keys = ("values", "wire", "start", "tokens", "rows", "bytes")
+            key = repr([test.get(k) for k in keys])
         else:
             key = test["input"]
             codes = [test["expected"], *test.get("acceptable", {}).values()]

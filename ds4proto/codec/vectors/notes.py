@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ds4proto.codec.registry import SCALED
+
 Note = dict[str, str]
 
 
@@ -89,6 +91,55 @@ NOTES: Final[dict[str, Note]] = {
     "BadToken": _note("EDGE_CASE", "A token id that does not fit 32 unsigned bits."),
 }
 
+SCALED_NOTES: Final[dict[str, Note]] = {
+    "ElementTie": _note(
+        "NUMERIC",
+        "Values half way between two elements, and their neighbours.",
+        "Another tie rule, or a second rounding, gives the neighbouring element.",
+    ),
+    "ScaleEdge": _note(
+        "NUMERIC",
+        "The largest magnitude lies where a rule for the scale steps.",
+        "FLOOR, EVEN, RCEIL and CEIL part here, and so does an inexact logarithm.",
+    ),
+    "OperationOrder": _note(
+        "NUMERIC",
+        "The same formula in another order of f32 operations gives other bytes.",
+        "A formula is no wire format; only the order of operations is.",
+    ),
+    "ZeroBlock": _note(
+        "EDGE_CASE",
+        "Nothing but zeros: what the scale is then differs between stacks.",
+        "A division by the scale without care gives NaN.",
+    ),
+    "SignedZero": _note("EDGE_CASE", "Zeros of both signs beside other values."),
+    "TinyBlock": _note(
+        "EDGE_CASE",
+        "So small that the scale meets its floor, or f32 its denormals.",
+        "torchao divides by 2^-126 where the scale byte 0 stands for 2^-127.",
+    ),
+    "HugeBlock": _note("EDGE_CASE", "Next to the largest f32."),
+    "NaNBlock": _note(
+        "EDGE_CASE",
+        "A NaN among the values: its block, or row, arrives as NaN.",
+        "A maximum that skips NaN sends a number in its place.",
+    ),
+    "InfBlock": _note("EDGE_CASE", "Infinity among the values."),
+    "ShortBlock": _note(
+        "EDGE_CASE",
+        "A width that is no multiple of the block, or odd.",
+        "Padding that is sent makes the row longer than it is.",
+    ),
+    "NibbleOrder": _note(
+        "WRONG_FORMAT",
+        "Every place of a block can be told apart.",
+        "Adjacent pairs and half blocks have the same size and other places.",
+    ),
+    "EveryCode": _note("BASIC", "All codes of the element, also those never sent."),
+    "OddScale": _note("EDGE_CASE", "Scales at the ends of their range, or broken."),
+}
+NOTES.update(SCALED_NOTES)
+
 _COMMON: Final = (
     "Written by `python -m ds4proto.codec.vectors`; do not edit.",
     "Patterns and codes are numbers in hex, highest digit first, not wire order.",
@@ -99,4 +150,13 @@ HEADERS: Final[dict[str, tuple[str, ...]]] = {
     "bf16": (*_COMMON, "16-bit activations, side branch: BF16, DS4D section 5.3."),
     "e4m3": (*_COMMON, "8-bit activations: unscaled E4M3-like byte, DS4D section 5.4."),
     "token_hash": (*_COMMON, "Token prefix hash, DS4D section 4."),
+    **{
+        name: (
+            "Written by `python -m ds4proto.codec.vectors`; do not edit.",
+            "f32 values are patterns in hex, highest digit first, one after the other; "
+            "wires are in wire order.",
+            f"Codec {name}: rows of elements, then scales. Ours, no dialect has it.",
+        )
+        for name in SCALED
+    },
 }
