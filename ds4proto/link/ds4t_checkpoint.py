@@ -46,6 +46,11 @@ class Meetings:
         return self._mine is not None and self._theirs is None
 
     @property
+    def reads(self) -> bool:
+        """The next control frame is a checkpoint of the peer, and may be taken."""
+        return self._theirs is None and not self.ended
+
+    @property
     def early(self) -> bool:
         """The peer's checkpoint is there and the own one is due."""
         return self._mine is None and self._theirs is not None

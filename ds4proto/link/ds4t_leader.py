@@ -240,7 +240,9 @@ class LeaderControl(ControlMachine):
     def _step(self, now: float) -> bool:
         """Use one header or one payload; False when there is none."""
         reader = self._reader
-        if reader.header is None:
+        meets = self._state in (Leader.SYNC, Leader.MEETING)
+        kept = meets and self._meetings is not None and not self._meetings.reads
+        if reader.header is None or kept:
             return False
         if not reader.opened:
             failure = self._judge_header(now)
@@ -252,8 +254,6 @@ class LeaderControl(ControlMachine):
             if reader.ended:
                 self._fail(self._lost(f"end of stream after {self._progress()}", now))
             return reader.ended
-        if self._state is Leader.SYNC and self._meetings and self._meetings.early:
-            return False
         body = reader.body
         reader.next(now)
         self._take(body, now)
@@ -339,7 +339,8 @@ class LeaderControl(ControlMachine):
         self._answer(command, status, text, now)
         if isinstance(command, say.RunSync) and command.session_id in self.sessions:
             buffers = self.send(say.Invalidate(command.session_id), now)
-            self._events.append(Transmit(buffers))
+            if buffers:
+                self._events.append(Transmit(buffers))
 
     def _answer(self, command: Any, status: int, text: str, now: float) -> None:
         """Go on after an ack: to the logits that are due, or to the answer."""

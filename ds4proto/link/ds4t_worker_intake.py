@@ -142,10 +142,9 @@ class WorkerIntake(ControlMachine):
     @property
     def _between_checkpoints(self) -> bool:
         """The next frame is not for this state: leave it where it is."""
-        if self._state is not Worker.SYNC:
+        if self._state not in (Worker.SYNC, Worker.MEETING):
             return False
-        meetings = self._meetings
-        return meetings is None or meetings.ended or meetings.early
+        return self._meetings is None or not self._meetings.reads
 
     def _open(self, now: float) -> bool:
         """Judge a header; True when its payload is being read."""

@@ -396,6 +396,23 @@ class TestCheckpoints:
         with pytest.raises(LocalProtocolError, match="CHUNK"):
             pair.leader.send(START, 0.0)
 
+    def test_bytes_behind_an_early_checkpoint_wait_their_turn(
+        self, dialect: str
+    ) -> None:
+        wrong = struct.pack("<III", 0x44533454, 2, 24)
+        for role in ("leader", "worker"):
+            pair = self.begin(dialect)
+            machine, other = pair.leader, pair.worker
+            if role == "worker":
+                machine, other = other, machine  # type: ignore[assignment]
+            early = b"".join(other.send(START, 0.0))
+            machine.receive_data(early + wrong, 0.0)
+            assert list(machine.events()) == [say.PeerCheckpoint(START)]
+            assert machine.send(START, 0.0)
+            agreed, failure = machine.events()
+            assert agreed == START
+            assert failure.problem.clause == "DS4T-CKPT-08"
+
     def test_numbers_go_on_from_sync_to_sync(self, dialect: str) -> None:
         pair = self.begin(dialect)
         meet(pair, START)

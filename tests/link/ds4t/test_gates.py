@@ -259,6 +259,13 @@ def test_progress_restarts_the_idle_limit_but_not_the_total() -> None:
     assert "too long in all" in caught.value.failure.problem.found
 
 
+def test_writing_is_progress_too() -> None:
+    machine = link()
+    opened("row", machine)
+    machine.sent(100, 0.5)
+    assert machine.deadline() == pytest.approx(0.5 + 0.75)
+
+
 def test_a_silent_peer_is_described() -> None:
     machine = GateLink(settings("tp-worker", identity=V4_FLASH), check_order=False)
     machine.row_seq = 128

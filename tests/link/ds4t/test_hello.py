@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ds4proto.errors import WrongUsage
@@ -335,6 +336,7 @@ def test_bytes_behind_the_hello_are_handed_on() -> None:
     assert last.rest == b"next"
 
 
+@hypothesis_settings(derandomize=True, deadline=None)
 @given(
     data=st.binary(max_size=200)
     | st.binary(max_size=100).map(lambda b: peer_hello() + b),

@@ -233,6 +233,15 @@ FRAMES = st.sampled_from(
 NOISE = st.binary(max_size=60) | FRAMES
 
 
+def told(events: list[Any]) -> list[Any]:
+    """Return events without what depends on who reached a checkpoint first."""
+    kept = [e for e in events if not isinstance(e, Violation | say.PeerCheckpoint)]
+    return [
+        (e.text, e.log, e.problem.clause) if isinstance(e, PairFailed) else repr(e)
+        for e in kept
+    ]
+
+
 def run_worker(dialect: str, pieces: list[bytes]) -> list[Any]:
     """Feed a worker whose engine fails or succeeds at once."""
     pair = opened(dialect)
@@ -247,12 +256,28 @@ def run_worker(dialect: str, pieces: list[bytes]) -> list[Any]:
     return found
 
 
+def first_of(pair: Pair, event: say.RunSync) -> Any:
+    """Return what an engine says first: a checkpoint where there are any."""
+    if pair.worker._settings.rules.checkpoints:
+        return say.Checkpoint(0, 0, len(event.tokens))
+    return say.EngineFailed("no", 1)
+
+
+def after(pair: Pair, event: say.Checkpoint) -> Any:
+    """Return what an engine says next: END, then the result."""
+    if event.point == say.END:
+        command = pair.worker._command
+        return say.SyncDone(command.session_id, event.current, HALF, "as agreed")
+    return say.Checkpoint(say.END, 0, event.total)
+
+
 def serve(pair: Pair, event: Any) -> None:
     known = getattr(event, "session_id", 0)
     answer: Any = {
         say.CreateSession: lambda: say.SessionCreated(known),
         say.DestroySession: lambda: say.SessionDestroyed(known),
-        say.RunSync: lambda: say.EngineFailed("no", 1),
+        say.RunSync: lambda: first_of(pair, event),
+        say.Checkpoint: lambda: after(pair, event),
         say.RunEval: lambda: say.EvalDone(known, HALF),
         say.RunVerify: say.BlockRun,
         say.RunBatch: lambda: say.BatchDone(0, (HALF,) * len(event.items)),
@@ -265,7 +290,7 @@ def serve(pair: Pair, event: Any) -> None:
         pair.worker.send(answer(), 0.0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.sampled_from(["v7", "v9w", "v10", "v14"]), st.lists(NOISE, max_size=8))
 def test_any_bytes_end_a_worker_in_one_way_only(
     dialect: str, pieces: list[bytes]
@@ -273,14 +298,12 @@ def test_any_bytes_end_a_worker_in_one_way_only(
     data = b"".join(pieces)
     whole = run_worker(dialect, [data])
     single = run_worker(dialect, [data[i : i + 1] for i in range(len(data))])
-    assert [repr(e) for e in single if not isinstance(e, Violation)] == [
-        repr(e) for e in whole if not isinstance(e, Violation)
-    ]
+    assert told(single) == told(whole)
     failures = [e for e in whole if isinstance(e, PairFailed)]
     assert len(failures) == 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.sampled_from(["v7", "v10", "v14"]), st.integers(0, 4), NOISE, NOISE)
 def test_any_bytes_end_a_leader_in_one_way_only(
     dialect: str, which: int, first: bytes, second: bytes

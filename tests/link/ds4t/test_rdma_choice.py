@@ -147,7 +147,8 @@ def test_macos_texts() -> None:
     found = refused(choose_macos([bare]), "no usable GID")
     assert found.text == (
         "tp rdma: no IPv4-mapped GID on the active port; give the Thunderbolt "
-        "interface its own IPv4 (e.g. sudo ifconfig en1 inet 10.99.0.2/30 alias) on both machines"
+        "interface its own IPv4 (e.g. sudo ifconfig en1 inet 10.99.0.2/30 alias) on "
+        "both machines"
     )
     for index, why in ((7, "not in the table"), (300, "beyond the table")):
         bad = refused(choose_macos([bare], gid_index=index), "no usable GID")
