@@ -124,23 +124,53 @@ _CODEC_COLUMNS: Final = (
 
 
 def clause_lines(chapter: str, section: str = "") -> str:
-    """Return the clauses of a chapter, or of one of its sections, as Markdown."""
+    """Return the rules of a chapter, or of one of its sections, as Markdown.
+
+    What frames alone decide stands before what the engine decides, and both before
+    our own choices. Defects of known peers are left to their own block.
+    """
     found = [
         clause
         for clause in clauses.load()
-        if clause.chapter == chapter and (not section or clause.section == section)
+        if clause.chapter == chapter
+        and (not section or clause.section == section)
+        and clause.kind != "defect"
     ]
     if not found:
-        raise WrongUsage(f"no clause in chapter {chapter!r}, section {section!r}")
+        raise WrongUsage(f"no rule in chapter {chapter!r}, section {section!r}")
+    groups = [
+        (title, [clause for clause in found if _group(clause) == title])
+        for title in _GROUPS
+    ]
+    present = [(title, members) for title, members in groups if members]
     lines: list[str] = []
-    heading = None
-    for clause in found:
-        if not section and clause.section != heading:
-            heading = clause.section
-            if heading:
-                lines += [f"#### {heading.capitalize()}", ""]
-        lines += [clause_text(clause), ""]
+    for title, members in present:
+        if len(present) > 1 or title != _GROUPS[0]:
+            lines += [f"***{title}***", ""]
+        for clause in members:
+            lines += [clause_text(clause), ""]
     return "\n".join(lines).rstrip()
+
+
+_GROUPS: Final = ("The transport must", "The engine decides", "Our own choice")
+
+
+def _group(clause: clauses.Clause) -> str:
+    if clause.kind == "ours":
+        return _GROUPS[2]
+    return _GROUPS[1 if clause.tier == "engine" else 0]
+
+
+def defect_lines(prefix: str) -> str:
+    """Return the clauses on known defects of peers whose ids begin with ``prefix``."""
+    found = [
+        clause
+        for clause in clauses.load()
+        if clause.kind == "defect" and clause.id.startswith(prefix)
+    ]
+    if not found:
+        raise WrongUsage(f"no clause on a defect begins with {prefix!r}")
+    return "\n\n".join(clause_text(clause) for clause in found)
 
 
 def clause_text(clause: clauses.Clause) -> str:
@@ -148,25 +178,36 @@ def clause_text(clause: clauses.Clause) -> str:
     tags = [" and ".join(clause.role), _EVIDENCE[clause.evidence]]
     if clause.dialects != ("*",):
         tags.append("dialects " + ", ".join(clause.dialects))
-    if clause.tier == "engine":
-        tags.append("the engine decides")
-    if clause.kind != "rule":
-        tags.append({"defect": "known peer defect", "ours": "ours"}[clause.kind])
     parts = [
-        f'<a id="{clause.id}"></a>**{clause.id}** {clause.text}',
+        f'<a id="{clause.id}"></a>**{clause.id}** {_plain(clause.text)}',
         f"*{'; '.join(tags)}.*",
     ]
-    if clause.observed:
-        parts.append(f"On violation: {clause.observed}.")
-    elif clause.error:
+    if clause.kind == "defect":
+        shown = "Known peers" if clause.detector else "Known peers, and how it shows"
+        parts.append(f"{shown}: {_plain(clause.observed)}.")
+        if clause.detector:
+            parts.append(f"Detector: {_plain(clause.detector)}.")
+    elif clause.observed:
+        parts.append(f"Seen: {_plain(clause.observed)}.")
+    if clause.error and clause.error not in clause.observed:
         parts.append(f"Text: `{clause.error}`.")
-    if clause.detector:
-        parts.append(f"Detector: {clause.detector}.")
     if clause.reason:
-        parts.append(f"Reason: {clause.reason}.")
+        parts.append(f"Reason: {_plain(clause.reason)}.")
     if clause.source:
-        parts.append(f"Shown by: {clause.source}.")
+        parts.append(f"Shown by: {_plain(clause.source)}.")
     return " ".join(part.replace("..", ".") for part in parts)
+
+
+_SPAN: Final = re.compile(r"(`[^`]*`)")
+
+
+def _plain(text: str) -> str:
+    """Return text with Markdown's own characters escaped outside code spans."""
+    parts = _SPAN.split(text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*<|])", r"\\\1", part)
+        for part in parts
+    )
 
 
 _BLOCKS: Final[dict[str, Callable[..., str]]] = {
@@ -182,6 +223,7 @@ _BLOCKS: Final[dict[str, Callable[..., str]]] = {
     "models": _models,
     "codecs": _codecs,
     "clauses": clause_lines,
+    "defects": defect_lines,
 }
 
 
