@@ -87,17 +87,17 @@ class Outstanding:
     """A WORK that waits for its RESULT, without its tails."""
 
     request: int
-    session: int
-    result_hash: int
-    n_tokens: int
-    pos0: int
-    flags: int
-    width: int
-    layers: tuple[int, int]
-    hops_left: int
-    wants_logits: bool | None
-    input_bytes: int
-    odd: bool
+    session: int = 0
+    result_hash: int = 0
+    n_tokens: int = 0
+    pos0: int = 0
+    flags: int = 0
+    width: int = 32
+    layers: tuple[int, int] = (0, 0)
+    hops_left: int = 0
+    wants_logits: bool | None = None
+    input_bytes: int = 0
+    odd: bool = True
 
 
 @dataclass(slots=True)
@@ -139,15 +139,15 @@ class Context:
         v = frame.fields
         odd = any(p.fatal for p in frame.problems)
         if "route_index" not in v:
+            # too short to judge; it is answered all the same, with id 0 or its own
+            self._wait(frame, Outstanding(v.get("request", 0)))
             return
         if not odd and "tokens" in v:
             yield from self._hashes(frame, v)
             yield from self._width(frame, v)
         route = v.get("route")
-        waiting = self.outstanding[frame.direction]
-        if len(waiting) >= MAX_OUTSTANDING:
-            waiting.popleft()
-        waiting.append(
+        self._wait(
+            frame,
             Outstanding(
                 v["request"],
                 v["session"],
@@ -161,8 +161,14 @@ class Context:
                 bool(route[-1]["flags"] & 1) if route and not odd else None,
                 v["token_bytes"] + v["input_hc_bytes"],
                 odd or bool(frame.problems),
-            )
+            ),
         )
+
+    def _wait(self, frame: FrameReceived, work: Outstanding) -> None:
+        waiting = self.outstanding[frame.direction]
+        if len(waiting) >= MAX_OUTSTANDING:
+            waiting.popleft()
+        waiting.append(work)
 
     def _hashes(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
         key, tokens = v["session"], v["tokens"]

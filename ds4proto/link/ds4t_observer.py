@@ -88,6 +88,7 @@ class ControlObserver:
         self._sides = {"a>b": _Side(), "b>a": _Side()}
         pair.attach_control()
         if not complete:
+            self._context.forget()
             for direction in _DIRECTIONS:
                 self._start(direction, dialect or pair.dialect or "v14", 0, lost=True)
 

@@ -27,8 +27,10 @@ COMMON = b"4SD"
 """What both magics share behind their first byte."""
 MAX_WAVES = 64
 """Waves that one v9w header may stand for."""
-FAR = 4096
+FAR = 1 << 20
 """How far ahead of the due number a header may be after a loss."""
+NEVER = 1 << 48
+"""A number that no connection reaches; bounds the first one of a mid-stream start."""
 
 
 class Header(NamedTuple):
@@ -119,35 +121,60 @@ class Due:
     row, batch : int
         Next row and batch sequence numbers; counted, not copied from headers, so
         that a wrong number is a problem of its own gate only.
-    anchored : bool
-        False after a loss or in mid-stream: the next header sets them.
+    row_sure, batch_sure : bool
+        False after a loss: the counter is at least that far, and the next header of
+        its kind sets it.
+    reach : int
+        How far ahead a number may be where it is not sure.
     """
 
     row: int = 1
     batch: int = 1
-    anchored: bool = True
+    row_sure: bool = True
+    batch_sure: bool = True
+    reach: int = FAR
+
+    @classmethod
+    def unknown(cls) -> Due:
+        """Return the state of a capture that begins in mid-stream."""
+        return cls(1, 1, False, False, NEVER)
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing at all is known, as in mid-stream."""
+        return self.reach == NEVER and not (self.row_sure or self.batch_sure)
+
+    def lose(self) -> None:
+        """Bytes were lost, and gates perhaps with them."""
+        self.row_sure = self.batch_sure = False
+
+    def sure(self, header: Header) -> bool:
+        """Tell whether the number of a header's kind is known."""
+        row = header.name == "DS4T.GATE_ROW"
+        return self.row_sure if row else self.batch_sure
+
+    def number(self, header: Header) -> int:
+        """Return the number that a gate of the header's kind has by count."""
+        if not self.sure(header):
+            return header.seq
+        return self.row if header.name == "DS4T.GATE_ROW" else self.batch
 
     def fits(self, header: Header, pair: TpPair, *, far: bool = False) -> bool:
         """Tell whether a header is one that is due now (or, ``far``, later)."""
-        reach = FAR if far else 0
+        reach = self.reach if far or not self.sure(header) else 0
         if header.name == "DS4T.GATE_ROW":
-            if not self._near(header.seq, self.row, reach) or header.word > FFN:
+            if not self.row <= header.seq <= self.row + reach or header.word > FFN:
                 return False
             return header.layer == _layer_of(header, pair)
         if header.layer == LOGITS_LAYER:
             return True
         if header.word == WAVE_TAG:
             reach = max(reach, MAX_WAVES)
-        if not self._near(header.seq, self.batch, reach):
+        if not self.batch <= header.seq <= self.batch + reach:
             return False
         hello = pair.hello
         # one past the last layer is the prediction block of a speculating GLM
         return hello is None or header.layer <= hello["n_layer"]
-
-    def _near(self, seq: int, due: int, reach: int) -> bool:
-        if not self.anchored:
-            return seq < 1 << 48
-        return due <= seq <= due + reach
 
     def advance(self, header: Header, *, jumps: bool) -> None:
         """Take a gate; the numbers behind a loss start from what it says.
@@ -156,15 +183,16 @@ class Due:
         counts all its waves, an unlisted block its layers.
         """
         if header.name == "DS4T.GATE_ROW":
-            self.row = header.seq + 1 if not self.anchored else self.row + 1
+            self.row = self.row + 1 if self.row_sure else header.seq + 1
+            self.row_sure = True
         elif header.layer != LOGITS_LAYER:
             jumps = jumps or header.word == WAVE_TAG
             ahead = header.seq - self.batch
-            if not self.anchored or (jumps and 0 < ahead <= FAR):
+            if not self.batch_sure or (jumps and 0 < ahead <= FAR):
                 self.batch = header.seq + 1
             else:
                 self.batch += 1
-        self.anchored = True
+            self.batch_sure = True
 
 
 def _layer_of(header: Header, pair: TpPair) -> int:

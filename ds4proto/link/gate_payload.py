@@ -119,9 +119,13 @@ class Gate:
             return self.early
         if total in choices:
             return total
+        rows = total > 0 and total % self.stride == 0
         if self.prefer is not None and self.prefer >= self.got:
-            return self.prefer if self.prefer <= total else None
-        return total if total and total % self.stride == 0 else None
+            if total < self.prefer:
+                return None
+            # no header stood behind the due length: more rows, or other bytes
+            return total if rows else self.prefer
+        return total if rows else None
 
     def free(self, total: int) -> int:
         """Return the payload offset up to which bytes are sure to be payload."""

@@ -132,7 +132,7 @@ def judge(
 
     After a loss nothing is known to be due, and nothing is judged.
     """
-    if not due.anchored or header.layer == LOGITS_LAYER:
+    if not due.sure(header) or header.layer == LOGITS_LAYER:
         return
 
     def problem(number: int, path: str, expected: object, found: object) -> Problem:

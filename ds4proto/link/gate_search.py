@@ -68,7 +68,7 @@ class GateSearch:
     def _confirm(
         self, data: bytes, begin: int, header: Header, *, ended: bool
     ) -> Verdict:
-        if self._due.anchored and self._pair.schedule is not None:
+        if not self._due.blind and self._pair.schedule is not None:
             return "yes"
         size = self._form.size
         want = self._length(header)
@@ -80,11 +80,8 @@ class GateSearch:
             if ended:
                 return "yes" if behind <= len(data) else "no"
             return "wait" if want <= self._held else "yes"
-        after = Due(header.seq + 1, header.seq + 1)
-        if header.name == "DS4T.GATE_ROW":
-            after.batch = self._due.batch
-        else:
-            after.row = self._due.row
+        after = Due(self._due.row, self._due.batch, False, False, self._due.reach)
+        after.advance(header, jumps=False)
         where = begin + size
         while (where := data.find(COMMON, where)) > 0:
             at = where - 1

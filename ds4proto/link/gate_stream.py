@@ -60,7 +60,7 @@ class GateStream:
         self._limits = limits
         self._dialect = dialect
         self._form = Form(dialect or pair.dialect or "v14")
-        self._due = Due()
+        self._due = Due() if complete else Due.unknown()
         self._held = b""
         self._offset = 0  # stream offset of the first byte not yet consumed
         self._gate: Gate | None = None
@@ -68,7 +68,6 @@ class GateStream:
         self._last: tuple[str, int] | None = None
         self._ended = False
         if not complete:
-            self._due.anchored = False
             self._lost = (0, "not a frame")
 
     def feed(self, data: Buf | None, now: float) -> list[Event]:
@@ -111,7 +110,6 @@ class GateStream:
         self._drop_gate()
         self._offset += len(held) + nbytes
         self._lost = (start, word)
-        self._due.anchored = self._due.anchored and self._due.row > 1
         return out
 
     # -- the three states ----------------------------------------------------------
@@ -179,8 +177,7 @@ class GateStream:
         reading = read_body(
             declared, raw, dialect=form.dialect, stream_offset=self._offset
         )
-        number = due.row if header.name == "DS4T.GATE_ROW" else due.batch
-        number = number if due.anchored else header.seq
+        number = due.number(header)
         problems = reading.problems + tuple(
             judge(header, due, pair, declared, form.dialect, self._offset)
         )
@@ -407,7 +404,7 @@ class GateStream:
         if stop > start:
             out.append(Skipped(now, start, stop - start, reason, self._direction))
         self._lost = None
-        self._due.anchored = False
+        self._due.lose()
         return at + found
 
     def _certain_length(self, header: Header) -> int | None:

@@ -17,7 +17,8 @@ from ds4proto.link.plan import (
     PlannedGate,
     PlanOptions,
     chunk_gates,
-    plan_sync,
+    kept_prefix,
+    plan_new,
     sync_gates,
     verify_gates,
 )
@@ -32,6 +33,9 @@ MAX_CONFIRMED = 4096
 MAX_PLANNED = 1 << 20
 """Gates listed for one command."""
 
+MAX_LEARNING = 512
+"""Gates of one command after which its plan is not guessed at any more."""
+
 _NEVER = 1 << 31
 
 
@@ -39,19 +43,46 @@ _NEVER = 1 << 31
 class Operation:
     """One command that causes batch or bulk gates.
 
-    ``base`` is the batch sequence number of its first gate, None until it is known.
+    Attributes
+    ----------
+    base : int or None
+        Batch sequence number of its first gate, None until it is known.
+    kept : int
+        Tokens that the session holds before it.
+    seen : list of (layer, rows)
+        Its gates whose length was proven, from the first on.
+    odd : bool
+        Whether they disagree with the plan: then its end is not known either.
     """
 
     name: str
     make: Callable[[PlanOptions], Iterator[PlannedGate]]
     base: int | None
+    kept: int = 0
     seen: list[tuple[int, int]] = field(default_factory=list)
     gates: list[PlannedGate] = field(default_factory=list)
+    odd: bool = False
 
     def replan(self, options: PlanOptions) -> None:
         """List the batch and bulk gates under ``options``."""
         found = (gate for gate in self.make(options) if gate.kind != "row")
         self.gates = list(islice(found, MAX_PLANNED))
+        self.odd = not self.agrees(self.gates)
+
+    def agrees(self, gates: Sequence[PlannedGate]) -> bool:
+        """Tell whether a plan begins with what was seen."""
+        return len(gates) >= len(self.seen) and all(
+            (gate.layer, gate.rows) == found
+            for gate, found in zip(gates, self.seen, strict=False)
+        )
+
+    def holds(self, seq: int) -> bool:
+        """Tell whether a gate is one of this command's, as far as is known."""
+        if self.base is None or seq < self.base:
+            return False
+        if self.odd:
+            return seq <= self.base + len(self.seen)
+        return seq < self.base + len(self.gates)
 
 
 @dataclass(slots=True)
@@ -96,26 +127,25 @@ class Lockstep:
         other = self._confirmed.get(seq)
         if other is not None and other[0] == layer:
             return other[1]
-        if self._at(seq, layer) is None and other is not None:
-            return other[1]
+        self._anchor(seq, layer)
         planned = self.planned(seq)
-        return None if planned is None else planned.rows
+        if planned is not None:
+            return planned.rows
+        return None if other is None else other[1]
 
     def planned(self, seq: int) -> PlannedGate | None:
         """Return the gate that the plan has for a batch sequence number."""
-        for operation in self._operations:
-            base = operation.base
-            if base is not None and base <= seq < base + len(operation.gates):
-                return operation.gates[seq - base]
-        return None
+        operation = self._at(seq)
+        if operation is None or operation.base is None or operation.odd:
+            return None
+        return operation.gates[seq - operation.base]
 
     def choices(self, seq: int) -> frozenset[int]:
         """Return the rows that any gate of the same command may have."""
-        for operation in self._operations:
-            base = operation.base
-            if base is not None and base <= seq < base + len(operation.gates):
-                return frozenset(gate.rows for gate in operation.gates)
-        return frozenset()
+        operation = self._at(seq)
+        if operation is None:
+            return frozenset()
+        return frozenset(gate.rows for gate in operation.gates)
 
     def confirmed(self, seq: int) -> int | None:
         """Return the rows that gate ``seq`` had in the direction that came first."""
@@ -130,34 +160,38 @@ class Lockstep:
                 self._confirmed.popitem(last=False)
         if not proven:
             return
-        operation = self._at(seq, layer)
+        self._anchor(seq, layer)
+        operation = self._at(seq)
         if operation is None or operation.base is None:
             return
-        index = seq - operation.base
-        if index == len(operation.seen):
+        if seq - operation.base == len(operation.seen):
             operation.seen.append((layer, rows))
-            if not self._agrees(operation, operation.gates):
+            if len(operation.seen) > MAX_LEARNING and operation.odd:
+                return
+            if not operation.agrees(operation.gates):
                 self._learn(operation)
 
-    def _at(self, seq: int, layer: int) -> Operation | None:
-        """Return the operation that gate ``seq`` belongs to; re-anchor if need be."""
+    def _at(self, seq: int) -> Operation | None:
+        """Return the operation that gate ``seq`` belongs to."""
         for operation in self._operations:
-            base = operation.base
-            if (
-                base is not None
-                and base <= seq < base + len(operation.gates)
-                and operation.gates[seq - base].layer == layer
-            ):
-                return operation
-        first = self.schedule.ffn_layers[:1]
-        if (layer,) != first:
-            return None
-        for index, operation in enumerate(self._operations):
-            if not operation.seen and operation.gates:
-                operation.base = seq
-                self._chain(index)
+            if operation.holds(seq):
                 return operation
         return None
+
+    def _anchor(self, seq: int, layer: int) -> None:
+        """Let the next command begin at ``seq``, where the plan has no such gate."""
+        if layer not in self.schedule.ffn_layers[:1]:
+            return
+        present = self._at(seq)
+        if present is not None and present.base is not None:
+            index = seq - present.base
+            if present.odd or present.gates[index].layer == layer:
+                return
+        for index, operation in enumerate(self._operations):
+            if not operation.seen and operation is not present:
+                operation.base = seq
+                self._chain(index)
+                return
 
     def _chain(self, index: int) -> None:
         """Give the operations behind ``index`` new numbers."""
@@ -165,26 +199,18 @@ class Lockstep:
         for place, operation in enumerate(self._operations):
             if place > index and not operation.seen:
                 operation.base = base
-            if operation.base is not None:
+            base = None
+            if operation.base is not None and not operation.odd:
                 base = operation.base + len(operation.gates)
         self._next_base = base
-
-    @staticmethod
-    def _agrees(operation: Operation, gates: Sequence[PlannedGate]) -> bool:
-        seen = operation.seen
-        if len(gates) < len(seen):
-            return False
-        return all(
-            (gate.layer, gate.rows) == found
-            for gate, found in zip(gates, seen, strict=False)
-        )
 
     def _learn(self, operation: Operation) -> None:
         """Find options under which the plan gives what was seen."""
         sizes = sorted({rows for _, rows in operation.seen}, reverse=True)
         chunks: list[int | None] = [self.options.chunk]
         for rows in sizes:
-            chunks += [rows, 2 * rows, 2 * rows - 1]
+            # a chunk, half of one, or the rest of one behind a prefix
+            chunks += [rows, 2 * rows, 2 * rows - 1, operation.kept + rows]
         for chunk in chunks:
             for split in (self.options.split_min, _NEVER, 2):
                 for odd in (self.options.odd_swap, not self.options.odd_swap):
@@ -195,20 +221,25 @@ class Lockstep:
                         (g for g in operation.make(tried) if g.kind != "row"),
                         len(operation.seen),
                     )
-                    if self._agrees(operation, list(found)):
+                    if operation.agrees(list(found)):
                         self.options = tried
                         self._replan()
                         return
+        operation.odd = True
+        self._chain(0)
 
     def _replan(self) -> None:
         for operation in self._operations:
             operation.replan(self.options)
-        self._chain(-1 if not self._operations else 0)
+        self._chain(0)
 
     def _add(
-        self, name: str, make: Callable[[PlanOptions], Iterator[PlannedGate]]
+        self,
+        name: str,
+        make: Callable[[PlanOptions], Iterator[PlannedGate]],
+        kept: int = 0,
     ) -> None:
-        operation = Operation(name, make, self._next_base)
+        operation = Operation(name, make, self._next_base, kept)
         operation.replan(self.options)
         if not operation.gates:
             return
@@ -246,13 +277,15 @@ class Lockstep:
         state = self._session(fields)
         held, prompt = tuple(state.tokens), self._prompt(state, fields)
         context, model = state.context, self.model_id
+        kept = kept_prefix(held, prompt)
+        new = len(prompt) - kept
         state.tokens = list(prompt)
 
         def make(options: PlanOptions) -> Iterator[PlannedGate]:
-            plan = plan_sync(held, prompt, context, options, model_id=model)
+            plan = plan_new(kept, new, context, options, model_id=model)
             return sync_gates(plan, self.schedule, options, model_id=model)
 
-        self._add("SYNC", make)
+        self._add("SYNC", make, kept)
 
     @staticmethod
     def _prompt(state: SessionState, fields: Mapping[str, Any]) -> tuple[int, ...]:
@@ -281,7 +314,7 @@ class Lockstep:
             return chunk_gates(chunk, self.schedule, options, model_id=self.model_id)
 
         if chunk.rows:
-            self._add("MIXED_BATCH", make)
+            self._add("MIXED_BATCH", make, chunk.position)
         self._batch(fields)
 
     def _verify(self, fields: Mapping[str, Any]) -> None:

@@ -20,6 +20,8 @@ _GID_HEADS = (bytes.fromhex("fe80000000000000"), bytes(10) + b"\xff\xff")
 _MAGIC = 4
 _HALF = 16
 _FAR = 1 << 32
+_MOST_LAYERS = 1 << 12
+_MOST_VALUES = 1 << 20
 _PREFERRED = ("DS4D", "DS4D-LE", "DS4T", "DS4B", "DS4T-BE")
 
 
@@ -244,5 +246,28 @@ def _is_row_gate(view: memoryview, *, complete: bool) -> bool:
         return False
     if not 0 < header.seq < _FAR:
         return False
+    if not complete:
+        return True
     version = header.layer | header.word << _HALF
-    return not complete or version not in {d.version for d in dialects_of("DS4T")}
+    known = {entry.version for entry in dialects_of("DS4T")}
+    return version not in known and not _is_hello(view)
+
+
+def _is_hello(view: memoryview) -> bool:
+    """Tell whether the words of a hello are there, whatever its version says."""
+    from ds4proto.schema.declare import offsets_of
+    from ds4proto.schema.ds4t_hello import HELLO
+
+    at = offsets_of(HELLO.body, "v14")
+    if len(view) < at["n_vocab"] + _MAGIC:
+        return False
+    words = {
+        name: int.from_bytes(view[at[name] : at[name] + _MAGIC], "little")
+        for name in ("role", "rdma_ok", "n_layer", "n_embd")
+    }
+    return (
+        1 <= words["role"] <= 2
+        and words["rdma_ok"] <= 1
+        and 1 <= words["n_layer"] <= _MOST_LAYERS
+        and 1 <= words["n_embd"] <= _MOST_VALUES
+    )

@@ -130,11 +130,28 @@ def plan_sync(
     model_id : int
         As in the hello; GLM plans differ.
     """
-    options = options or PlanOptions()
+    kept = kept_prefix(held, prompt)
+    return plan_new(kept, len(prompt) - kept, context, options, model_id=model_id)
+
+
+def kept_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
+    """Return the tokens that a SYNC keeps: all of the session's, or none."""
     kept = len(held)
-    if not kept or kept > len(prompt) or tuple(prompt[:kept]) != tuple(held):
-        kept = 0
-    new = len(prompt) - kept
+    if kept > len(prompt) or tuple(prompt[:kept]) != tuple(held):
+        return 0
+    return kept
+
+
+def plan_new(
+    kept: int,
+    new: int,
+    context: int,
+    options: PlanOptions | None = None,
+    *,
+    model_id: int = 0,
+) -> SyncPlan:
+    """Return what a SYNC of ``new`` tokens behind ``kept`` ones does."""
+    options = options or PlanOptions()
     if not new:
         return SyncPlan(kept, (), 0)
     if model_id in GLM_MODELS:
@@ -229,6 +246,8 @@ __all__ = [
     "chunk_limit",
     "cut_chunks",
     "gate_of",
+    "kept_prefix",
+    "plan_new",
     "plan_sync",
     "seq_of",
     "sync_gates",
