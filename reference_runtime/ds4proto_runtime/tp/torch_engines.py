@@ -273,4 +273,5 @@ class TorchRank:
 
     def draft(self, state: Session, hidden: F32, token: int, gates: Gates) -> int:
         """Refuse: these engines have no prediction block."""
+        del state, hidden, token, gates
         raise EngineError("this engine has no prediction block for GLM_MTP")
