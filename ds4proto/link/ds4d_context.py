@@ -7,14 +7,19 @@ connections, options of the peers) is not guessed at: what is not known is not j
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ds4proto.codec.token_hash import TOKEN_HASH_START, token_hash
+from ds4proto.link.ds4d_answers import (
+    Fields,
+    Outstanding,
+    hex64,
+    judge_telemetry,
+    problem_in,
+)
 from ds4proto.link.ds4d_snapshots import SnapshotContext
 from ds4proto.link.events import Direction, FrameReceived
-from ds4proto.schema.declare import offsets_of
 from ds4proto.schema.ds4d import (
     ACK,
     ACK_ONLY,
@@ -26,7 +31,6 @@ from ds4proto.schema.ds4d import (
 )
 from ds4proto.schema.problem import Problem
 
-Fields = Mapping[str, Any]
 LOGIT_BYTES = 4
 MAX_OUTSTANDING = 4096
 """WORK frames remembered without an answer; a real window is 64 at most."""
@@ -37,38 +41,6 @@ MAX_SESSIONS = 1024
 def other(direction: Direction) -> Direction:
     """Return the opposite direction."""
     return "b>a" if direction == "a>b" else "a>b"
-
-
-def problem_in(
-    frame: FrameReceived,
-    clause: str,
-    path: str,
-    expected: object,
-    found: object,
-    next_step: str = "",
-) -> Problem:
-    """Return a problem of one field of ``frame``, placed where the field stands."""
-    spec = frame.spec
-    at = None
-    name = path.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
-    offsets = offsets_of(spec.body, frame.dialect.rstrip("?"))
-    if name == path and name in offsets:
-        at = spec.header_size + offsets[name]
-    where = None if at is None else frame.stream_offset + at
-    return Problem(
-        clause,
-        f"{spec.name}.{path}",
-        at,
-        where,
-        str(expected),
-        str(found),
-        next_step,
-    )
-
-
-def hex64(value: int) -> str:
-    """Return a hash as the tools print it."""
-    return f"0x{value:016x}"
 
 
 @dataclass(slots=True)
@@ -83,24 +55,6 @@ class Session:
 
 
 @dataclass(slots=True)
-class Outstanding:
-    """A WORK that waits for its RESULT, without its tails."""
-
-    request: int
-    session: int = 0
-    result_hash: int = 0
-    n_tokens: int = 0
-    pos0: int = 0
-    flags: int = 0
-    width: int = 32
-    layers: tuple[int, int] = (0, 0)
-    hops_left: int = 0
-    wants_logits: bool | None = None
-    input_bytes: int = 0
-    odd: bool = True
-
-
-@dataclass(slots=True)
 class Context:
     """State of one connection; one object serves both directions."""
 
@@ -112,6 +66,7 @@ class Context:
     vocabulary: int | None = None
     snapshots: SnapshotContext = field(default_factory=SnapshotContext)
     blind: bool = False
+    _stale: int | None = None
 
     def forget(self) -> None:
         """Bytes were lost: nothing is known of what they said.
@@ -138,6 +93,7 @@ class Context:
     def _work(self, frame: FrameReceived) -> Iterator[Problem]:
         v = frame.fields
         odd = any(p.fatal for p in frame.problems)
+        self._stale = None
         if "route_index" not in v:
             # too short to judge; it is answered all the same, with id 0 or its own
             self._wait(frame, Outstanding(v.get("request", 0)))
@@ -161,6 +117,8 @@ class Context:
                 bool(route[-1]["flags"] & 1) if route and not odd else None,
                 v["token_bytes"] + v["input_hc_bytes"],
                 odd or bool(frame.problems),
+                self._stale,
+                v["prefix_hash"],
             ),
         )
 
@@ -182,29 +140,32 @@ class Context:
                 hex64(v["result_hash"]),
                 "the hash runs over token ids, low byte first",
             )
-        session = self.sessions.get(key)
-        if v["flags"] & RESET_SESSION:
-            session = Session(TOKEN_HASH_START, 0)
-        if session is None:
-            session = Session()
-        if session.hash is not None and v["prefix_hash"] != session.hash:
-            after = "a reset" if v["flags"] & RESET_SESSION else "the WORK before"
+        reset = bool(v["flags"] & RESET_SESSION)
+        empty = v["prefix_hash"] == TOKEN_HASH_START
+        if empty != (v["pos0"] == 0):
             yield problem_in(
                 frame,
-                "DS4D-WORK-26",
-                "prefix_hash",
-                f"{hex64(session.hash)}, what the session holds after {after}",
-                hex64(v["prefix_hash"]),
-                "send RESET_SESSION and the whole transcript",
+                "DS4D-WORK-37" if reset else "DS4D-WORK-36",
+                "pos0" if empty else "prefix_hash",
+                "0, as prefix_hash is that of no tokens"
+                if empty
+                else f"{hex64(TOKEN_HASH_START)}, the hash of no tokens, at pos0 0",
+                v["pos0"] if empty else hex64(v["prefix_hash"]),
             )
-        elif session.count is not None and v["pos0"] != session.count:
-            yield problem_in(
-                frame,
-                "DS4D-SESS-04",
-                "pos0",
-                f"{session.count}, the tokens of the session",
-                v["pos0"],
-            )
+        session = self.sessions.get(key, Session())
+        if not reset and session.hash is not None:
+            # another hash may be right: a load over another connection changes the
+            # session; only a refusal in the answer tells
+            if v["prefix_hash"] != session.hash:
+                self._stale = session.hash
+            elif v["pos0"] != session.count:
+                yield problem_in(
+                    frame,
+                    "DS4D-SESS-04",
+                    "pos0",
+                    f"{session.count}, the tokens of the session",
+                    v["pos0"],
+                )
         if key not in self.sessions and len(self.sessions) >= MAX_SESSIONS:
             del self.sessions[next(iter(self.sessions))]
         self.sessions[key] = Session(v["result_hash"], v["pos0"] + v["n_tokens"])
@@ -268,7 +229,7 @@ class Context:
                 return
         if failed:
             self.sessions.pop(work.session, None)
-            yield from self._error(frame, v)
+            yield from self._error(frame, v, work)
             return
         if v["result_hash"] != work.result_hash:
             yield problem_in(
@@ -280,9 +241,21 @@ class Context:
             )
         if not any(p.fatal for p in frame.problems):
             yield from self._answer(frame, v, work)
-            yield from self._telemetry(frame, v, work)
+            yield from judge_telemetry(frame, v, work)
 
-    def _error(self, frame: FrameReceived, v: Fields) -> Iterator[Problem]:
+    def _error(
+        self, frame: FrameReceived, v: Fields, work: Outstanding
+    ) -> Iterator[Problem]:
+        if work.held is not None:
+            yield problem_in(
+                frame,
+                "DS4D-WORK-26",
+                "status",
+                f"WORK {work.request} to start from {hex64(work.held)}, what the"
+                " session held",
+                f"a refusal of prefix_hash {hex64(work.prefix_hash)}",
+                "send RESET_SESSION and the whole transcript",
+            )
         for path in ("result_hash", "result_kind", "payload_bits"):
             if v[path]:
                 yield problem_in(
@@ -336,64 +309,3 @@ class Context:
                     f"{self.vocabulary * LOGIT_BYTES}, as in earlier LOGITS",
                     nbytes,
                 )
-
-    def _telemetry(
-        self, frame: FrameReceived, v: Fields, work: Outstanding
-    ) -> Iterator[Problem]:
-        records = v.get("telemetry")
-        if records is None or work.odd:
-            return
-        if len(records) != work.hops_left:
-            yield problem_in(
-                frame,
-                "DS4D-TELEM-02",
-                "telemetry_count",
-                f"{work.hops_left}, one record for each hop from this one on",
-                len(records),
-            )
-            return
-        for index, record in enumerate(records):
-            for path in ("pos0", "n_tokens"):
-                due = getattr(work, path)
-                if record[path] != due:
-                    yield problem_in(
-                        frame,
-                        "DS4D-TELEM-04",
-                        f"telemetry[{index}].{path}",
-                        f"{due}, as in WORK {work.request}",
-                        record[path],
-                    )
-        own, last = records[-1], records[0]
-        where = f"telemetry[{len(records) - 1}]"
-        if (own["layer_start"], own["layer_end"]) != work.layers:
-            yield problem_in(
-                frame,
-                "DS4D-TELEM-04",
-                f"{where}.layer_start",
-                f"layers {work.layers[0]}..{work.layers[1]}",
-                f"{own['layer_start']}..{own['layer_end']}",
-            )
-        if own["input_bytes"] != work.input_bytes:
-            yield problem_in(
-                frame,
-                "DS4D-TELEM-05",
-                f"{where}.input_bytes",
-                work.input_bytes,
-                own["input_bytes"],
-            )
-        if last["downstream_wait_usec"] or last["forward_send_usec"]:
-            yield problem_in(
-                frame,
-                "DS4D-TELEM-03",
-                "telemetry[0].downstream_wait_usec",
-                "0 on the last hop",
-                max(last["downstream_wait_usec"], last["forward_send_usec"]),
-            )
-        if last["output_bytes"] != v["payload_bytes"]:
-            yield problem_in(
-                frame,
-                "DS4D-TELEM-06",
-                "telemetry[0].output_bytes",
-                f"{v['payload_bytes']}, the payload that the last hop made",
-                last["output_bytes"],
-            )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ds4proto.link.ds4d_context import Context, problem_in
+from ds4proto.link.ds4d_answers import problem_in
+from ds4proto.link.ds4d_context import Context
 from ds4proto.link.ds4d_snapshots import FIRST_ID
 from ds4proto.link.events import Direction, Event, FrameReceived
 from ds4proto.link.framing import Framer, GapReason, OnUnknown
