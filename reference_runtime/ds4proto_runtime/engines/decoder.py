@@ -264,24 +264,47 @@ class DecoderEngine:
         gate: Gate | None = None,
     ) -> F32:
         """Run the slice over a span."""
+        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
+        last, residual = self.run_parts(session, x, tokens, pos0, gate)
+        result: F32 = (residual + last).cpu().numpy()
+        return result
+
+    @torch.inference_mode()
+    def run_parts(
+        self,
+        session: Session,
+        x: Tensor,
+        tokens: Sequence[int],
+        pos0: int,
+        gate: Gate | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the slice; return its last block's output and the stream it joins.
+
+        Their sum is the hidden state. Other engines send the two apart.
+
+        Parameters
+        ----------
+        x : Tensor
+            Hidden state in front of the slice, ``[n, width]`` on the engine's device.
+        """
         check_span(self.shape, session, len(tokens), pos0, layers=self.layers)
         if self.rank is not None and gate is None:
             raise EngineError("a rank of a tensor-parallel pair needs its gates")
-        x = torch.from_numpy(np.ascontiguousarray(hidden)).to(self._device)
         end = pos0 + len(tokens)
         rope = (self._rope[0][pos0:end], self._rope[1][pos0:end])
         c = self.config
+        last = torch.zeros_like(x)
         for layer in session.layers:
             block = self._blocks[layer]
+            x = x + last if layer != session.layers.start else x
             heads = block.attention(
                 norm(x, block.attn_norm, c.eps), session.state[layer], pos0, rope
             )
             x = x + self._join(layer, "ATTN", block.attention_partial, heads, gate)
             inner = norm(x, block.ffn_norm, c.eps)
-            x = x + self._join(layer, "FFN", block.ffn_partial, inner, gate)
+            last = self._join(layer, "FFN", block.ffn_partial, inner, gate)
         session.tokens.extend(tokens)
-        result: F32 = x.cpu().numpy()
-        return result
+        return last, x
 
     def _join(
         self, layer: int, kind: GateKind, partial: Any, x: Tensor, gate: Gate | None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ds4proto_runtime.engines.base import F32
+from ds4proto_runtime.engines.base import F32, Engine
 from ds4proto_runtime.quality.wire import SlicedModel
 
 F64 = npt.NDArray[np.float64]
@@ -30,13 +30,26 @@ def log_likelihoods(
     first : array or None
         What ``model.first`` gave for this window, where it is known.
     """
-    hidden = model.run(model.open(), window, 0, first)[:-1]
+    hidden = model.run(model.open(), window, 0, first)
+    return token_losses(model.engine, hidden, window)
+
+
+def token_losses(
+    engine: Engine, hidden: F32, window: Sequence[int]
+) -> tuple[F64, list[int]]:
+    """Return losses and best tokens from the last hidden states of a window.
+
+    Parameters
+    ----------
+    hidden : array
+        ``[n, values]``, one row a token of the window; the last row scores nothing.
+    """
     targets = np.asarray(window[1:])
     losses = np.empty(len(targets))
     best: list[int] = []
     for start in range(0, len(targets), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        logits = model.engine.heads(hidden[rows]).astype(np.float64)
+        rows = slice(start, min(start + ROWS_AT_ONCE, len(targets)))
+        logits = engine.heads(hidden[rows]).astype(np.float64)
         top = logits.max(-1)
         total = top + np.log(np.exp(logits - top[:, None]).sum(-1))
         losses[rows] = total - logits[np.arange(len(logits)), targets[rows]]

@@ -1,0 +1,1 @@
+"""A compressed pipeline wire on ``torch.distributed``: one stage a process."""
