@@ -17,7 +17,7 @@ from ds4proto.link.observer import FIRST_BYTES, StreamObserver, open_observer
 from ds4proto.schema import to_bytes
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_hello import ERROR
-from ds4proto.schema.recognise import protocol_of
+from ds4proto.schema.recognise import hello_size, protocol_of
 from ds4proto.trace.making import DIRECTIONS, DirectionTotals, RowMaker
 from ds4proto.trace.rows import Direction, FrameRow
 from ds4proto.trace.runs import RunTable
@@ -210,7 +210,8 @@ class Watch:
         if not self._held:
             return
         yield from self._on_open(self)
-        self._open(self._heads, complete=not self._late)
+        whole = not self._late or any(map(_begins, self._heads.values()))
+        self._open(self._heads, complete=whole)
         if self.observer is None and self._table.is_listener(self.b):
             # Who dials a peer of a run and shows no magic breaks its first rule.
             self._open({"a>b": to_bytes(ERROR, {"text": ""}, dialect="upstream")})
@@ -322,6 +323,17 @@ class Watch:
         for way in DIRECTIONS:
             if way in self._ended:
                 yield from self._end_of(way)
+
+
+def _begins(head: bytes) -> bool:
+    """Tell whether bytes look like the first ones that a peer ever sent.
+
+    Where the handshake was not captured, the bytes behind it still may have been.
+    """
+    protocol = protocol_of(head)
+    if protocol != "DS4T":
+        return protocol is not None and protocol.startswith("DS4D")
+    return len(head) in _HELLO_SIZES or hello_size(memoryview(head)) is not None
 
 
 def _find(window: bytes, start: int, *, anywhere: bool) -> int | None:
