@@ -99,13 +99,17 @@ class GateLink(GateState):
     def begin_batch(
         self, layer: int, rows: int, own: memoryview, peer: memoryview, now: float
     ) -> None:
-        """Open the batch gate of a verify block of 1 to 8 rows; raises as above."""
+        """Open the batch gate of a verify block of 1 to 8 rows; raises as above.
+
+        Both views are empty where the rows cross the queue pair and the header alone
+        is exchanged here.
+        """
         if not 0 < rows <= MAX_ROWS:
             raise LocalProtocolError(
                 f"a batch gate has 1 to {MAX_ROWS} rows, found {rows}; longer blocks "
                 "use a bulk gate (DS4T-VERIFY-15)"
             )
-        self._open(own, peer, rows * self._vector)
+        self._open(own, peer, rows * self._vector if peer.nbytes else 0)
         seq = self.batch_seq
         self._pack(self._head_out, 0, DS4B_MAGIC, layer, rows, seq)
         self.batch_seq = seq + 1

@@ -105,6 +105,11 @@ class RdmaBringUp:
         """What is awaited."""
         return self._step
 
+    @property
+    def wanted(self) -> int:
+        """Bytes that complete the header or payload awaited; more are the session's."""
+        return len(self._reader.get_buffer())
+
     def prepared(self, info: RdmaInfo, now: float) -> list[Buf]:
         """Take the own queue pair's data; return RDMA_INFO to write."""
         self._require(Step.PREPARE)

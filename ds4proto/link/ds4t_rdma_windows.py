@@ -164,7 +164,6 @@ class DecodeWindow:
         self.received = 0
         self._posted = 0
         self._draining = 0
-        self._watermark = 0
         self._sends = 0
 
     def open(self, seq: int) -> list[Post]:
@@ -264,11 +263,10 @@ class DecodeWindow:
         """
         if not self.active:
             return []
-        self._watermark = self.received
         self._draining = DECODE_WINDOW * self.chunks
         found = []
         for k in range(DECODE_WINDOW):
-            parts = self._out[(self._watermark + k) % len(self._out)]
+            parts = self._out[(self.received + k) % len(self._out)]
             found += [Post(BULK_ID | k + 1, at, length) for at, length in parts]
         self._sends += len(found)
         return found
@@ -286,4 +284,3 @@ class DecodeWindow:
                 f"{self._sends} sends are out"
             )
         self.active = False
-        self.received = self._posted = self._watermark

@@ -252,7 +252,7 @@ def choose_linux(
     if not found:
         return _refused(_NO_GID, "DS4T-RDMA-36", active, gid_index)
     winner = max(found, key=lambda choice: choice.score)
-    if name is None and winner.score == 1 and len(found) > 1:
+    if winner.score == 1 and len(found) > 1:
         return _refused(_MANY, "DS4T-RDMA-35", active, gid_index)
     return winner
 

@@ -301,6 +301,10 @@ def test_after_a_failure_only_stop_is_sent() -> None:
     pair.leader.mark_failed("tp: gate transport failed", 0.0)
     (failure,) = pair.leader.events()
     assert failure.text == "tp: gate transport failed"
+    pair.leader.mark_failed("again", 1.0)
+    pair.leader.receive_data(None, 1.0)
+    assert list(pair.leader.events()) == []
+    assert pair.leader.failure is failure
     for silent in (say.Invalidate(1), say.Rewind(1, 0), say.DestroySession(1)):
         assert pair.leader.send(silent, 0.0) == []
     with pytest.raises(LocalProtocolError, match="due: Stop"):

@@ -111,7 +111,10 @@ def test_holes_zero_entries_and_torn_tables_are_skipped() -> None:
         GidEntry(900, mapped(2), V2),
     )  # fmt: skip
     assert chosen(choose_linux([torn], "10.99.0.2")) == ("rxe0", 5)
+    assert chosen(choose_linux([torn], "127.0.0.1")) == ("rxe0", 5)
     assert chosen(choose_macos([torn])) == ("rxe0", 5)
+    bad = refused(choose_macos([torn], gid_index=0), "no usable GID")
+    assert "GID index is zero" in bad.text
     assert torn.entry(1) is None
 
 
