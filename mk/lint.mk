@@ -1,7 +1,7 @@
 # `make -k lint` shows the findings of every part, not of the first that fails.
 
-.PHONY: lint lint-style lint-types lint-imports lint-lengths lint-clauses format readme
-lint: lint-style lint-types lint-imports lint-lengths lint-clauses ## check style, types, imports, clauses
+.PHONY: lint lint-style lint-types lint-imports lint-lengths lint-clauses lint-spec format readme
+lint: lint-style lint-types lint-imports lint-lengths lint-clauses lint-spec ## check style, types, imports, clauses
 
 lint-style: $(SETUP_STAMP)
 	$(VENV)/bin/ruff check .
@@ -21,6 +21,10 @@ lint-clauses: $(SETUP_STAMP)
 ifneq ($(wildcard ds4proto/clauses.py ds4proto/clauses/__main__.py),)
 	$(VENV_PYTHON) -m ds4proto.clauses check
 endif
+
+# Generated tables, clauses and dissectors of spec/ are those of the declarations.
+lint-spec: $(SETUP_STAMP)
+	$(VENV_PYTHON) -m ds4proto spec check
 
 format: $(SETUP_STAMP) ## let ruff rewrite the style
 	$(VENV)/bin/ruff check --fix .

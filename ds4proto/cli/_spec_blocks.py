@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ _MARK: Final = re.compile(
     r"<!-- ds4proto: (?P<call>[^\n]*?) -->\n(?P<old>.*?)<!-- ds4proto: end -->",
     re.DOTALL,
 )
+
+_OPEN: Final = re.compile(r"<!-- ds4proto: (?!end -->)([^\n]*?) -->\n")
 
 _EVIDENCE: Final = {
     "measured": "measured",
@@ -99,6 +102,11 @@ def _models() -> str:
         "logits split on",
     )
     return tables.table(head, rows)
+
+
+def _differences(first: str, second: str) -> str:
+    """Return what breaks between two dialects; the page has its own heading."""
+    return tables.differences(first, second).split("\n", 2)[2]
 
 
 def _codecs() -> str:
@@ -218,7 +226,7 @@ _BLOCKS: Final[dict[str, Callable[..., str]]] = {
     "dialects": tables.dialect_table,
     "recognition": tables.recognition_table,
     "sizes": tables.size_table,
-    "differences": tables.differences,
+    "differences": _differences,
     "slab": _slab,
     "models": _models,
     "codecs": _codecs,
@@ -235,6 +243,14 @@ def rebuild(text: str, where: str) -> str:
     WrongUsage
         For a block that does not exist or whose words are off; names the file.
     """
+    opened: list[str] = _OPEN.findall(text)
+    closed = [match["call"] for match in _MARK.finditer(text)]
+    if opened != closed:
+        lost = next(a for a, b in zip_longest(opened, closed) if a != b)
+        raise WrongUsage(
+            f"{where}: block {lost!r} has no end; "
+            "add `<!-- ds4proto: end -->` behind it"
+        )
 
     def write(match: re.Match[str]) -> str:
         call = match["call"]
