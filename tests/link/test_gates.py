@@ -313,6 +313,24 @@ def test_a_gap_inside_a_row_gate() -> None:
     assert [e.missing for e in events if isinstance(e, FrameReceived)][2] == 20
 
 
+def test_an_old_header_in_a_lost_payload_is_not_taken_for_the_next() -> None:
+    paper = script()
+    old = ds4t("GATE_ROW", layer=1, gate=1, seq=1, partial=b"")
+    for index, (name, direction, data) in enumerate(paper.order):
+        if name == "data" and data[8:16] == (2).to_bytes(8, "little"):
+            forged = data[:300] + old + data[300 + len(old) :]
+            paper.order[index] = (name, direction, forged)
+            break
+    where = paper.order[index]
+    assert where[1] == DOWN
+    paper.order = [
+        (n, {DOWN: UP, UP: DOWN}[w] if n == "data" else w, d) for n, w, d in paper.order
+    ]
+    events = gapped(paper, 600, 100)
+    assert sizes(events, UP) == paper.lengths[2:]
+    assert problems(events) == []
+
+
 @pytest.mark.parametrize(("at", "size"), [(600, 100), (2 * 656 + 70, 30), (10, 1000)])
 def test_a_gap_over_a_header_resumes_at_the_next_gate(at: int, size: int) -> None:
     paper = script()

@@ -44,6 +44,10 @@ def test_the_mask_of_glm_53_fires_the_slots_of_the_table() -> None:
     assert GLM53.ffn_layers == tuple(range(3, 45))
 
 
+def test_a_wrong_number_of_gates_leaves_mask_bits_unused() -> None:
+    assert Schedule(45, 3, mask=(0b1011_0010, 0, 0)).slots == (1, 4, 5)
+
+
 def test_glm_52_streaming_fires_ffn_slots_only() -> None:
     schedule = Schedule(78, 75, 7, 2)
     assert schedule.slots[0] == 7

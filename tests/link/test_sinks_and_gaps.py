@@ -157,6 +157,20 @@ def test_a_streamed_frame_may_not_hide_bulk_in_other_tails() -> None:
         assert accounted(out) == len(lying)
 
 
+def test_a_bulk_length_above_the_body_is_a_problem_of_the_frame() -> None:
+    lying = bytearray(work(1, HIDDEN))
+    lying[12 + 60 : 12 + 64] = (1 << 31).to_bytes(4, "big")  # input_hc_bytes
+    found = []
+    for seed in (None, 0, 1):
+        machine = Framer("DS4D", dialect="upstream", sink=Asked())
+        parts = [bytes(lying)] if seed is None else pieces(bytes(lying), seed)
+        out = [e for part in parts for e in machine.feed(part, 0.0)]
+        assert names(out) == ["WORK"]
+        found.append(plain(out))
+    assert found[0] == found[1] == found[2]
+    assert "hidden" not in found[0][0][5]
+
+
 @pytest.mark.parametrize("with_sink", [False, True])
 def test_a_gap_inside_a_payload_keeps_the_frame(with_sink: bool) -> None:
     asked = Asked()
