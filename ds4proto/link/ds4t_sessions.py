@@ -16,14 +16,11 @@ class Session:
         Context of SESSION_CREATE, in tokens.
     tokens : list of int
         The valid tokens.
-    draft : tuple of int
-        The block under verification, not valid yet.
     """
 
     session_id: int
     ctx_size: int
     tokens: list[int] = field(default_factory=list)
-    draft: tuple[int, ...] = ()
 
     @property
     def room(self) -> int:

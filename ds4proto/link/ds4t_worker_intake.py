@@ -23,11 +23,18 @@ from ds4proto.link.ds4t_worker_rules import (
 )
 from ds4proto.link.events import Violation
 from ds4proto.schema.declare import FrameSpec
+from ds4proto.schema.ds4t_answers import RDMA_POSTED, RDMA_WARM
 from ds4proto.schema.ds4t_common import DS4T_MAGIC
 from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import frame
 
 _READS: Final = frozenset({Worker.COMMAND, Worker.SYNC, Worker.MEETING, Worker.VERDICT})
+
+
+_WARM_UP_TYPES: Final = (RDMA_WARM.code, RDMA_POSTED.code)
+_WARM_UP: Final = (
+    "a frame of the RDMA warm-up: DS4_TP_DISABLE_RDMA_WARMUP is set on this side alone"
+)
 
 
 class WorkerIntake(ControlMachine):
@@ -190,7 +197,8 @@ class WorkerIntake(ControlMachine):
         spec = self._accepted.get(code)
         self._refusal = None
         if spec is None:
-            self._refusal = invalid(code, size, "not a command", "DS4T-CTRL-02")
+            hint = _WARM_UP if code in _WARM_UP_TYPES else "not a command"
+            self._refusal = invalid(code, size, hint, "DS4T-CTRL-02")
         elif not spec.tails(dialect) and size != spec.fixed_size(dialect):
             want = spec.fixed_size(dialect)
             self._refusal = invalid(code, size, f"{spec.name} has {want} bytes")

@@ -18,8 +18,7 @@ from ds4proto.link.ds4t_states import Leader, Worker
 from ds4proto.link.ds4t_texts import PairFailed
 from ds4proto.link.events import Violation
 from ds4proto.link.limits import Limits
-from tests.link.ds4t.pair import HALF, Pair
-from tests.link.ds4t.test_control import PROMPT, opened, synced
+from tests.link.ds4t.pair import HALF, PROMPT, Pair, opened, synced
 
 MAGIC = 0x44533454
 

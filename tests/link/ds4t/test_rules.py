@@ -15,8 +15,7 @@ from ds4proto.link.ds4t_verdict import top2_of, verdict_of
 from ds4proto.link.ds4t_worker_rules import Refusal
 from ds4proto.link.events import Violation
 from ds4proto.schema.registry import frame, to_bytes
-from tests.link.ds4t.pair import Pair
-from tests.link.ds4t.test_control import PROMPT, opened, synced, three
+from tests.link.ds4t.pair import PROMPT, Pair, opened, synced, three
 
 ITEM = say.BatchItem(3, 1)
 FORBIDDEN: list[tuple[str, Any, str]] = [
