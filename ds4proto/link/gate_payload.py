@@ -109,16 +109,10 @@ class Gate:
             return prefer if magic else None
         return at if fits else None
 
-    def at_end(self, total: int, choices: frozenset[int]) -> int | None:
-        """Return the length when the stream ends after ``total`` payload bytes.
-
-        ``choices`` are the lengths that the plan has for gates of this command: one
-        that takes the stream to its very end beats one that leaves bytes over.
-        """
+    def at_end(self, total: int) -> int | None:
+        """Return the length when the stream ends after ``total`` payload bytes."""
         if self.early is not None:
             return self.early
-        if total in choices:
-            return total
         rows = total > 0 and total % self.stride == 0
         if self.prefer is not None and self.prefer >= self.got:
             if total < self.prefer:

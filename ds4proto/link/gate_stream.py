@@ -424,7 +424,7 @@ class GateStream:
             if gate is not None and gate.want is None and self._lost is None:
                 if gate.prefer is None:
                     _, gate.prefer = self._length(gate.header, gate.due)
-                gate.want = gate.at_end(gate.got + len(held), self._choices(gate.due))
+                gate.want = gate.at_end(gate.got + len(held))
                 gate.proven = False
             before = self._offset
             held = self._run(held, now, out, ended=True)
@@ -440,12 +440,6 @@ class GateStream:
         elif not clean:
             self._truncated(held, end, now, out)
         out.append(Ended(now, end, clean, self._direction))
-
-    def _choices(self, number: int) -> frozenset[int]:
-        lockstep, vector = self._pair.lockstep, self._pair.vector
-        if lockstep is None or vector is None:
-            return frozenset()
-        return frozenset(rows * vector for rows in lockstep.choices(number))
 
     def _truncated(
         self, held: memoryview, end: int, now: float, out: list[Event]

@@ -140,13 +140,6 @@ class Lockstep:
             return None
         return operation.gates[seq - operation.base]
 
-    def choices(self, seq: int) -> frozenset[int]:
-        """Return the rows that any gate of the same command may have."""
-        operation = self._at(seq)
-        if operation is None:
-            return frozenset()
-        return frozenset(gate.rows for gate in operation.gates)
-
     def confirmed(self, seq: int) -> int | None:
         """Return the rows that gate ``seq`` had in the direction that came first."""
         found = self._confirmed.get(seq)

@@ -121,7 +121,14 @@ def test_a_queue_pair_greeting_is_edwardtian(gid: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "foreign", [b"GET / HTTP/1.1\r\n", bytes(28), bytes(range(28)), b"\x16\x03\x01\x02"]
+    "foreign",
+    [
+        b"GET / HTTP/1.1\r\n",
+        bytes(28),
+        bytes(range(28)),
+        bytes(range(1, 13)) + bytes.fromhex("fe80000000000000") + bytes(8),
+        b"\x16\x03\x01\x02",
+    ],
 )
 def test_other_traffic_is_left_alone(foreign: bytes) -> None:
     assert open_observer({UP: foreign}) is None

@@ -162,10 +162,12 @@ def test_a_bulk_length_above_the_body_is_a_problem_of_the_frame() -> None:
     lying[12 + 60 : 12 + 64] = (1 << 31).to_bytes(4, "big")  # input_hc_bytes
     found = []
     for seed in (None, 0, 1):
-        machine = Framer("DS4D", dialect="upstream", sink=Asked())
+        asked = Asked()
+        machine = Framer("DS4D", dialect="upstream", sink=asked)
         parts = [bytes(lying)] if seed is None else pieces(bytes(lying), seed)
         out = [e for part in parts for e in machine.feed(part, 0.0)]
         assert names(out) == ["WORK"]
+        assert asked.calls == []
         found.append(plain(out))
     assert found[0] == found[1] == found[2]
     assert "hidden" not in found[0][0][5]
