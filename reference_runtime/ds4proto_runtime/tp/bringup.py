@@ -346,7 +346,7 @@ class LeaderDoor:
 def _peek(sock: socket.socket) -> bytes | None:
     """Return the next 16 bytes without taking them, b"" at the end, None for none."""
     try:
-        return sock.recv(16, socket.MSG_PEEK)
+        return sock.recv(16, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):
         return None
     except OSError:

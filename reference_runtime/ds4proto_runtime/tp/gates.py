@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 from time import monotonic
 from typing import Final, Protocol
 
@@ -11,9 +12,11 @@ from ds4proto.link.ds4t_gates import GateLink
 from ds4proto_runtime.tp.slab import Slab
 from ds4proto_runtime.tp.waiting import AdaptiveWait
 
-_GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-_LOOK_SECONDS: Final = 0.1
-"""Between two looks at the control connection while a gate is open."""
+LOOK_SECONDS: Final = 0.1
+"""Between two looks at deadlines and the control connection while a gate is open."""
+PIECES: Final = 16
+"""Reads after which a gate's total deadline is looked at."""
+_NOW: Final = socket.MSG_DONTWAIT
 
 
 class GateTransport(Protocol):
@@ -48,11 +51,20 @@ class TcpGates:
     Parameters
     ----------
     data, control : socket
-        Connected and non-blocking. ``control`` is only looked at: its end shows a
-        dead peer at once, whatever the gate timeout.
+        Connected. ``control`` is only looked at: its end shows a dead peer within
+        ``LOOK_SECONDS``, whatever the gate timeout.
     link : GateLink
     slab : Slab
     wait : AdaptiveWait
+    idle : float or None
+        The link's idle limit in seconds, so that it is noticed in time.
+
+    Notes
+    -----
+    A small gate is one send that does not wait, and reads that do: the kernel's own
+    receive timeout cuts a read into short waits, so that deadlines, the control
+    connection and signals are looked at between them. Only when a send does not
+    finish at once (bulk) do both directions take turns under ``poll``.
     """
 
     def __init__(
@@ -62,8 +74,9 @@ class TcpGates:
         link: GateLink,
         slab: Slab,
         wait: AdaptiveWait,
+        *,
+        idle: float | None = None,
     ) -> None:
-        data.setblocking(False)
         self.slab = slab
         self._link = link
         self._data = data
@@ -71,14 +84,15 @@ class TcpGates:
         self._wait = wait
         self._send = data.sendmsg
         self._receive = data.recv_into
-        self._reading, self._both = select.poll(), select.poll()
-        for poller, events in (
-            (self._reading, select.POLLIN),
-            (self._both, select.POLLIN | select.POLLOUT),
-        ):
-            poller.register(data, events)
-            if hasattr(select, "POLLRDHUP"):
-                poller.register(control, select.POLLRDHUP)
+        look = LOOK_SECONDS if idle is None else min(LOOK_SECONDS, idle / 2)
+        self._look = look = max(look, 0.001)
+        whole = int(look)
+        timeout = struct.pack("ll", whole, int((look - whole) * 1e6))
+        data.setblocking(True)
+        data.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._both, self._writing = select.poll(), select.poll()
+        self._both.register(data, select.POLLIN | select.POLLOUT)
+        self._writing.register(data, select.POLLOUT)
 
     @property
     def link(self) -> GateLink:
@@ -109,89 +123,104 @@ class TcpGates:
         self._data.close()
 
     def _exchange(self) -> None:
-        link, send, receive = self._link, self._send, self._receive
-        while True:
-            moved = False
-            if link.sending:
-                try:
-                    link.sent(send(link.send_views), monotonic())
-                    moved = True
-                except BlockingIOError:
-                    pass
-                except OSError as error:
-                    self._broken(error)
-            if link.receiving:
-                try:
-                    link.received(receive(link.receive_view), monotonic())
-                    moved = True
-                except BlockingIOError:
-                    pass
-                except OSError as error:
-                    self._broken(error)
-            elif not link.sending:
-                return
-            if not moved:
-                self._pause()
+        link, receive = self._link, self._receive
+        if not self._try_send():
+            self._take_turns()
+        spin = self._wait.spin
+        pieces = 0
+        while link.receiving:
+            if spin:
+                self._spin(spin)
+                if not link.receiving:
+                    return
+                spin = 0.0
+            try:
+                link.received(receive(link.receive_view), monotonic())
+            except BlockingIOError:
+                self._look_around()
+            except OSError as error:
+                self._broken(error)
+            pieces += 1
+            if not pieces % PIECES:  # single bytes must not hold a gate open for ever
+                link.timeout(monotonic())
+
+    def _try_send(self) -> bool:
+        """Send what the kernel takes at once; True when that was all."""
+        link = self._link
+        try:
+            return link.sent(self._send(link.send_views, (), _NOW), monotonic())
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._broken(error)
+            raise
+
+    def _try_receive(self) -> bool:
+        """Take what has come; True when that was anything."""
+        link = self._link
+        try:
+            got = self._receive(link.receive_view, 0, _NOW)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._broken(error)
+            raise
+        link.received(got, monotonic())
+        return True
+
+    def _spin(self, seconds: float) -> None:
+        """Look for bytes again and again, for a bounded time."""
+        link, receive = self._link, self._receive
+        end = monotonic() + seconds
+        while link.receiving:
+            try:
+                got = receive(link.receive_view, 0, _NOW)
+            except BlockingIOError:
+                if monotonic() >= end:
+                    return
+                continue
+            except OSError as error:
+                self._broken(error)
+                raise
+            link.received(got, monotonic())
+
+    def _take_turns(self) -> None:
+        """Send and receive in turns until the own gate is out."""
+        link = self._link
+        wait = int(self._look * 1000 + 0.999)
+        while link.sending:
+            link.timeout(monotonic())
+            moved = link.receiving and self._try_receive()
+            before = link.sending
+            moved = self._try_send() or moved
+            if moved or not before:
+                continue
+            poller = self._both if link.receiving else self._writing
+            if not poller.poll(wait):
+                self._look_around()
 
     def _broken(self, error: OSError) -> None:
         why = error.strerror or str(error)
         self._link.abort(f"the data connection broke: {why}", monotonic())
 
-    def _pause(self) -> None:
-        """Wait for the socket: spin where that pays, then block with a deadline."""
+    def _look_around(self) -> None:
+        """Nothing moved for a while: is it late, is the peer still there?"""
         link = self._link
-        spin = self._wait.spin
-        if spin and not link.sending:
-            receive = self._receive
-            view = link.receive_view
-            end = monotonic() + spin
-            while monotonic() < end:
-                try:
-                    got = receive(view)
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    self._broken(error)
-                    raise
-                link.received(got, monotonic())
-                return
-        self._block()
-
-    def _block(self) -> None:
-        link = self._link
-        now = monotonic()
-        due = link.deadline()
-        left = _LOOK_SECONDS if due is None else min(due - now, _LOOK_SECONDS)
-        poller = self._both if link.sending else self._reading
-        # rounded up, so that a wait of under a millisecond does not spin
-        ready = poller.poll(max(0, int(left * 1000 + 0.999)))
-        if not ready:
-            link.timeout(monotonic())
-        mine = self._data.fileno()
-        if any(found == mine for found, _ in ready):
-            return
-        if self._peer_gone(ready):
-            self._last_bytes()
-
-    def _peer_gone(self, ready: list[tuple[int, int]]) -> bool:
-        if any(events & _GONE for _, events in ready):
-            return True
+        link.timeout(monotonic())
         try:
-            return not self._control.recv(1, socket.MSG_PEEK)
+            gone = not self._control.recv(1, socket.MSG_PEEK | _NOW)
         except (BlockingIOError, InterruptedError):
-            return False
+            gone = False
         except OSError:
-            return True
-
-    def _last_bytes(self) -> None:
-        """Take what the peer sent before its control connection ended."""
-        link = self._link
-        while link.receiving:
-            try:
-                link.received(self._receive(link.receive_view), monotonic())
-            except BlockingIOError:
-                break
-            except OSError as error:
-                self._broken(error)
+            gone = True
+        if not gone and hasattr(select, "POLLRDHUP"):
+            # the end may hide behind bytes that nobody has read yet
+            poller = select.poll()
+            poller.register(self._control, select.POLLRDHUP)
+            gone = bool(poller.poll(0))
+        if not gone:
+            return
+        while link.receiving and self._try_receive():
+            pass  # what the peer sent before its end
         if link.receiving or link.sending:
             link.abort("the peer's control connection ended", monotonic())

@@ -159,6 +159,8 @@ class Rank:
         memory = reserve() if reserve is not None else None
         self.slab = slab = Slab(identity.n_layer, identity.n_embd, memory)
         self._wait = AdaptiveWait(options.spin)
+        idle = options.gates.idle
+        self._idle = settings.rules.gate_timeout if idle is None else idle
         link = GateLink(settings, limits=options.gates)
         transport = connected.agreed.transport
         if transport == "rdma" and rdma is not None:
@@ -183,8 +185,7 @@ class Rank:
             self.gates,
             token_prefill=options.token_prefill,
         )
-        idle = options.gates.idle
-        idle = settings.rules.gate_timeout if idle is None else idle
+        idle = self._idle
         self.timeout_words = "" if idle is None else f" gate-timeout={idle * 1e3:.0f}ms"
         size = slab.memory.nbytes
         self.slab_line = (
@@ -194,7 +195,9 @@ class Rank:
 
     def _tcp(self, link: GateLink) -> TcpGates:
         pair = self._connected
-        return TcpGates(pair.data, pair.control, link, self.slab, self._wait)
+        return TcpGates(
+            pair.data, pair.control, link, self.slab, self._wait, idle=self._idle
+        )
 
     def watch_door(self, door: LeaderDoor) -> None:
         """Leave the choice between several silent data connections to the first gate.
