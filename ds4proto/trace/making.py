@@ -116,13 +116,8 @@ class RowMaker:
                 self._due(direction, ()), self._table.run_of(self.number),
             )  # fmt: skip
 
-    def before_first(
-        self, observer: StreamObserver, ends: tuple[int, int]
-    ) -> Iterator[FrameRow]:
-        """Yield rows for what lies before the point where decoding begins.
-
-        `ends` is packet and time of the segment in which that point lies.
-        """
+    def before_first(self, observer: StreamObserver) -> Iterator[FrameRow]:
+        """Yield rows for what lies before the point where decoding begins."""
         reason = "before the first header"
         for direction in DIRECTIONS:
             length = self.base[direction]
@@ -134,7 +129,7 @@ class RowMaker:
             yield self._make(
                 direction, observer.protocol, observer.dialect, UNDECODED, 0, length,
                 {"reason": reason}, None, (), self._table.run_of(self.number),
-                self.marks[direction].at(0), ends,
+                self.marks[direction].at(0), self.marks[direction].at(length - 1),
             )  # fmt: skip
 
     def _frame(self, event: FrameReceived) -> FrameRow:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from ds4proto.link.events import Event
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.observer import FIRST_BYTES, StreamObserver, open_observer
 from ds4proto.schema import to_bytes
@@ -19,6 +20,7 @@ from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_hello import ERROR
 from ds4proto.schema.recognise import hello_size, protocol_of
 from ds4proto.trace.making import DIRECTIONS, DirectionTotals, RowMaker
+from ds4proto.trace.probing import MAGICS, Probes
 from ds4proto.trace.rows import Direction, FrameRow
 from ds4proto.trace.runs import RunTable
 from ds4proto.trace.sinks import PayloadMode, sink_factory
@@ -34,7 +36,6 @@ _HELLO_SIZES: Final = frozenset(
 _LONGEST_HELLO: Final = max(_HELLO_SIZES)
 _SHORTEST_HELLO: Final = min(_HELLO_SIZES)
 _OTHER: Final[dict[Direction, Direction]] = {"a>b": "b>a", "b>a": "a>b"}
-_MAGICS: Final = (b"DS4D", b"T4SD", b"B4SD")
 
 
 class Watch:
@@ -93,6 +94,7 @@ class Watch:
         self._late = not opened.syn_seen  # the beginning may not be in the capture
         self._ended: set[Direction] = set()
         self._tails: dict[Direction, bytes] = dict.fromkeys(DIRECTIONS, b"")
+        self._probes: Probes | None = None
 
     @property
     def totals(self) -> dict[Direction, DirectionTotals]:
@@ -160,8 +162,13 @@ class Watch:
             yield from self._maker.rows(events, self.observer)
         elif self.foreign:
             self._tails[direction] = b""
-            self._late = True
             self.totals[direction].lose(gap.length, "foreign")
+            if self._probes is not None:
+                self._maker.marks[direction].add_gap(gap)
+                now = gap.time_ns / 1e9
+                won = self._probes.gap(direction, gap.length, now, gap.reason)
+                if won is not None:
+                    yield from self._adopt(*won)
         else:
             self._late = True
             self._held.append(gap)
@@ -178,6 +185,12 @@ class Watch:
         self.stats = stats
         if self.observer is None and not self.foreign:
             yield from self.settle()
+        if self._probes is not None:
+            now = self._last_ns / 1e9
+            for direction in DIRECTIONS:
+                won = self._probes and self._probes.feed(direction, None, now)
+                if won:
+                    yield from self._adopt(*won)
         if self.observer is not None:
             for direction in DIRECTIONS:
                 if direction not in self._ended:
@@ -211,10 +224,12 @@ class Watch:
             return
         yield from self._on_open(self)
         whole = not self._late or any(map(_begins, self._heads.values()))
-        self._open(self._heads, complete=whole)
-        if self.observer is None and self._table.is_listener(self.b):
+        if whole or self._table.pair_for(self.b) is not None:
+            self._open(self._heads, complete=whole)
+        if self.observer is None and whole and self._table.is_listener(self.b):
             # Who dials a peer of a run and shows no magic breaks its first rule.
             self._open({"a>b": to_bytes(ERROR, {"text": ""}, dialect="upstream")})
+            self._table.any_run(self.number, self.b, "DS4D", "control")
         self.foreign = self.observer is None
         held, self._held = self._held, []
         for item in held:
@@ -280,46 +295,68 @@ class Watch:
         the capture began in the middle of a connection, everywhere.
         """
         direction, view = data.direction, data.data
-        tail = self._tails[direction]
-        first = not self.totals[direction].total
-        if first:
+        totals = self.totals[direction]
+        first = not totals.total
+        if self._late:
             self._maker.marks[direction].add(data)
-        if self._late or first:
-            window = tail + bytes(view if self._late else view[:FIRST_BYTES])
-            at = self._search(direction, window)
-            if at is not None:
-                yield from self._take_over(data, at - len(tail))
+            if self._probes is None:
+                self._begin_probes(data)
+            if self._probes is not None:
+                start = max(0, self._maker.base[direction] - data.offset)
+                now = data.last_time_ns / 1e9
+                won = self._probes.feed(direction, view[start:], now)
+                totals.lose(len(view), "foreign")
+                if won is not None:
+                    yield from self._adopt(*won)
                 return
-            self._tails[direction] = window[1 - _MAGIC_BYTES :] if self._late else b""
-        self.totals[direction].lose(len(view), "foreign")
-
-    def _search(self, direction: Direction, window: bytes) -> int | None:
-        """Open an observer at the first magic that proves true; return its place."""
-        at = _find(window, 0, anywhere=self._late)
-        while at is not None:
-            head = window[at : at + FIRST_BYTES]
-            self._open({direction: head}, complete=not self._late)
+        elif first:
+            self._maker.marks[direction].add(data)
+        if first and not self._late and protocol_of(view) is not None:
+            self._open({direction: bytes(view[:FIRST_BYTES])})
             if self.observer is not None:
-                return at
-            at = _find(window, at + 1, anywhere=self._late)
-        return None
+                self.foreign = False
+                other = _OTHER[direction]
+                self._maker.base[other] = self.totals[other].total
+                yield from self._maker.before_first(self.observer)
+                yield from self.data(data)
+                return
+        totals.lose(len(view), "foreign")
 
-    def _take_over(self, data: Data, at: int) -> Iterator[FrameRow]:
-        """Begin to decode at `at`, which may lie up to three bytes before `data`."""
-        observer = self.observer
-        if observer is None:
+    def _begin_probes(self, data: Data) -> None:
+        """Try all protocols from the first magic on, if `data` holds or ends one."""
+        direction, tail = data.direction, self._tails[data.direction]
+        window = tail + bytes(data.data)
+        places = [window.find(magic) for magic in MAGICS]
+        at = min((place for place in places if place >= 0), default=None)
+        self._tails[direction] = window[1 - len(MAGICS[0]) :]
+        if at is None:
             return
+        self._probes = Probes(self._probe)
+        base, other = self._maker.base, _OTHER[direction]
+        base[direction] = data.offset + at - len(tail)
+        base[other] = self.totals[other].total
+        if at < len(tail):
+            self._probes.feed(direction, memoryview(tail[at:]), data.time_ns / 1e9)
+
+    def _probe(self, sign: bytes) -> StreamObserver | None:
+        return open_observer(
+            {"a>b": sign},
+            sink=sink_factory(self._payload, self._dialect_now),
+            limits=self._limits,
+            dialect=self._dialect,
+            complete=False,
+        )
+
+    def _adopt(
+        self, observer: StreamObserver, events: list[Event]
+    ) -> Iterator[FrameRow]:
+        """Go on with the observer that found true frames."""
+        self.observer, self._probes = observer, None
         self.foreign = False
-        maker, direction = self._maker, data.direction
-        other = _OTHER[direction]
-        tail = self._tails[direction][at:] if at < 0 else b""
-        maker.base[direction] = data.offset + at
-        maker.base[other] = self.totals[other].total
-        yield from maker.before_first(observer, (data.packet, data.time_ns))
-        maker.marks[direction].add(data)
-        if tail:
-            yield from self._feed(direction, memoryview(tail), data.time_ns)
-        yield from self._feed(direction, data.data[max(at, 0) :], data.last_time_ns)
+        for totals in self.totals.values():
+            totals.undecoded.clear()
+        yield from self._maker.before_first(observer)
+        yield from self._maker.rows(events, observer)
         for way in DIRECTIONS:
             if way in self._ended:
                 yield from self._end_of(way)
@@ -334,11 +371,3 @@ def _begins(head: bytes) -> bool:
     if protocol != "DS4T":
         return protocol is not None and protocol.startswith("DS4D")
     return len(head) in _HELLO_SIZES or hello_size(memoryview(head)) is not None
-
-
-def _find(window: bytes, start: int, *, anywhere: bool) -> int | None:
-    """Return where the next magic stands in `window`, or None."""
-    if not anywhere:
-        return 0 if not start and window[:_MAGIC_BYTES] in _MAGICS else None
-    places = [window.find(magic, start) for magic in _MAGICS]
-    return min((at for at in places if at >= 0), default=None)
