@@ -40,7 +40,9 @@ PACE_S = 0.05
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    # one write a line: several threads say something
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def layers_of(words: str) -> tuple[range, bool]:

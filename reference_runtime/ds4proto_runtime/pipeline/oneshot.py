@@ -35,7 +35,8 @@ from ds4proto_runtime.pipeline.worker import PipelineWorker
 
 def say(line: str) -> None:
     """Print one line on standard error, safe for a terminal."""
-    print(f"ds4proto run: {printable(line)}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"ds4proto run: {printable(line)}\n")
+    sys.stderr.flush()
 
 
 def run(options: RunOptions) -> int:

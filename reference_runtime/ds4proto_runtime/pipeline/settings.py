@@ -18,7 +18,7 @@ from ds4proto.link.ds4d_session import (
 )
 from ds4proto.link.ds4d_texts import text
 
-_NUMBER: Final = re.compile(r"\s*\+?([0-9]{1,19})")
+_NUMBER: Final = re.compile(r"\s*\+?([0-9]{1,31})")
 _MIB: Final = 1 << 20
 Environment = Mapping[str, str]
 
