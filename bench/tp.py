@@ -192,9 +192,7 @@ def main() -> None:
         def cases(wanted: list[str]) -> dict[str, Callable[[], None]]:
             return {name: (lambda name=name: run(name)) for name in wanted}
 
-        rows = measure(
-            cases(names[:5]), baseline=names[1], work=GATES, rounds=ROUNDS
-        )
+        rows = measure(cases(names[:5]), baseline=names[1], work=GATES, rounds=ROUNDS)
         for row in rows:  # two processes: wall time decides, not this thread's CPU
             object.__setattr__(row, "rate", GATES / row.wall_seconds)
         report(

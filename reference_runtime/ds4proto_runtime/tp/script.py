@@ -145,14 +145,6 @@ class Script:
     def _do_mixed(self, known: str, words: str, items: str) -> None:
         first, session = _items(items), int(known)
         prompt = tokens(words)
-        if not self._leader.may_mix(session, prompt):
-            # what a real leader does where a mixed batch is not allowed
-            self._note("sync", session, self._leader.sync(session, prompt))
-            if len(first) > 1:
-                self._do_batch(items)
-            else:
-                self._do_eval(str(first[0][0]), str(first[0][1]))
-            return
         logits = self._leader.mixed(session, prompt, first)
         self._note("mixed_prefill", session, logits[0])
         for (other, _), row in zip(first, logits[1:], strict=True):

@@ -1,0 +1,250 @@
+"""Two ranks for tests: in threads, as processes, and a relay between them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ds4proto_runtime.tp.engine import RankEngine
+from ds4proto_runtime.tp.leader import TpLeader
+from ds4proto_runtime.tp.rank import TpOptions
+from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
+from ds4proto_runtime.tp.worker import TpWorker
+
+from ds4proto.link.ds4t_limits import ControlLimits, GateLimits
+
+PATIENCE = 30.0
+MODEL = Path(__file__).parents[2] / "data" / "tiny-moe-3m-q8_0.gguf"
+EngineOf = Callable[[int], RankEngine]
+
+
+def options(**words: Any) -> TpOptions:
+    """Options with deadlines that a busy machine keeps and a hang does not."""
+    gates = words.pop("gates", GateLimits(idle=10.0, total=20.0, bulk_total=20.0))
+    control = ControlLimits(stall=5.0, answer=20.0, verdict=10.0)
+    base: dict[str, Any] = {
+        "gates": gates,
+        "control": control,
+        "dial_seconds": 10.0,
+        "accept_seconds": 20.0,
+        "hello_seconds": 5.0,
+        "idle_seconds": 30.0,
+        "transport": "tcp",
+    }
+    return TpOptions(**{**base, **words})
+
+
+def toy(shape: ToyShape) -> EngineOf:
+    return lambda rank: ToyTpEngine(shape, rank)
+
+
+@dataclass
+class Pair:
+    """A leader in this thread and a worker in another."""
+
+    leader: TpLeader
+    worker: TpWorker | None = None
+    worker_error: BaseException | None = None
+    log: list[str] = field(default_factory=list)
+    thread: threading.Thread | None = None
+
+    def join(self) -> None:
+        assert self.thread is not None
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive(), "the worker hangs"
+
+
+@contextmanager
+def pair(
+    engine_of: EngineOf,
+    settings: TpOptions | None = None,
+    *,
+    via: Callable[[tuple[str, int]], tuple[str, int]] | None = None,
+    worker_settings: TpOptions | None = None,
+    prepare: Callable[[TpWorker], None] | None = None,
+) -> Iterator[Pair]:
+    """Bring a pair up; the worker's thread is joined at the end."""
+    settings = settings or options()
+    log: list[str] = []
+    leader = TpLeader(engine_of(0), options=settings, say=log.append)
+    found = Pair(leader, log=log)
+    address = leader.address if via is None else via(leader.address)
+
+    def work() -> None:
+        try:
+            engine = engine_of(1)
+            chosen = worker_settings or settings
+            with TpWorker(engine, *address, chosen, say=log.append) as worker:
+                found.worker = worker
+                if prepare is not None:
+                    prepare(worker)
+                worker.serve()
+        except BaseException as error:
+            found.worker_error = error
+
+    found.thread = threading.Thread(target=work, daemon=True)
+    found.thread.start()
+    try:
+        with leader:
+            leader.accept()
+            yield found
+    finally:
+        found.join()
+
+
+class Relay:
+    """A TCP relay that keeps what crosses, connection by connection.
+
+    Attributes
+    ----------
+    streams : list of dict
+        Per connection ``{"up": bytes from the worker, "down": bytes to it}``.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self.streams: list[dict[str, bytearray]] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, run: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self) -> None:
+        for _ in range(2):
+            near, _ = self._listener.accept()
+            far = socket.create_connection(self._target, PATIENCE)
+            seen = {"up": bytearray(), "down": bytearray()}
+            self.streams.append(seen)
+            self._start(self._pump, near, far, seen)
+
+    def _pump(
+        self, near: socket.socket, far: socket.socket, seen: dict[str, bytearray]
+    ) -> None:
+        with near, far, selectors.DefaultSelector() as ready:
+            ways = {near: (far, "up"), far: (near, "down")}
+            for sock in ways:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ready.register(sock, selectors.EVENT_READ)
+            while ready.get_map():
+                for key, _ in ready.select(PATIENCE):
+                    sock: Any = key.fileobj
+                    other, name = ways[sock]
+                    try:
+                        data = sock.recv(1 << 16)
+                        seen[name] += data
+                        if data:
+                            other.sendall(data)
+                            continue
+                        other.shutdown(socket.SHUT_WR)
+                    except OSError:
+                        pass
+                    ready.unregister(sock)
+
+    def close(self) -> None:
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("DS4_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+class Rank:
+    """One rank as a process of the command line."""
+
+    def __init__(self, role: str, port: int, *words: str, **env: str) -> None:
+        at = ("--listen", "127.0.0.1", str(port))
+        if role == "worker":
+            at = ("--coordinator", "127.0.0.1", str(port))
+        command = [sys.executable, "-m", "ds4proto_runtime.tp", "--role", role, *at]
+        command += ["--transport", "tcp", "--hello-wait", "5", "--answer-wait", "15"]
+        self.process = subprocess.Popen(
+            [*command, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(**env),
+            start_new_session=True,
+        )
+        self.out = self.err = ""
+
+    def line(self, wanted: str) -> str:
+        """Return the first line of its log that holds ``wanted``."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.err += line
+            if wanted in line:
+                return line
+        raise AssertionError(f"no {wanted!r} in: {self.err}")
+
+    def end(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end and return its status; a hang is a failed test."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"hangs; it said:\n{self.err}{err}\n{out}") from None
+        self.out += out
+        self.err += err
+        return self.process.returncode
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+@contextmanager
+def processes(
+    leader: Sequence[str] = (),
+    worker: Sequence[str] = (),
+    *both: str,
+    leader_first: bool = True,
+    env: dict[str, str] | None = None,
+) -> Iterator[tuple[Rank, Rank]]:
+    """Start both ranks; whatever is left of them is killed at the end."""
+    port = free_port()
+    ranks: dict[str, Rank] = {}
+    order = ("coordinator", "worker") if leader_first else ("worker", "coordinator")
+    words = {"coordinator": leader, "worker": worker}
+    try:
+        for role in order:
+            ranks[role] = Rank(role, port, *both, *words[role], **(env or {}))
+        yield ranks["coordinator"], ranks["worker"]
+    finally:
+        for rank in ranks.values():
+            rank.kill(signal.SIGCONT)
+            rank.kill()
+            rank.process.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Wait, bounded, for something that another thread brings about."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.002)
