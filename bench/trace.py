@@ -39,7 +39,8 @@ from ds4proto.pcap.format import (
 )
 from ds4proto.pcap.headers import ACK, PSH
 from ds4proto.schema import frame, to_bytes
-from ds4proto.trace.columns import ColumnTable, frame_columns
+from ds4proto.trace.column_table import ColumnTable
+from ds4proto.trace.columns import frame_columns, frame_names
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.output import JsonLines
 from ds4proto.trace.tcp import read_streams
@@ -82,18 +83,31 @@ def big_frames(total: int, frame_bytes: int, seed: int = SEED) -> Iterator[bytes
         yield made
 
 
-def small_frames(count: int) -> bytes:
-    """Return acknowledging RESULT frames, each its fixed part and nothing else."""
+def control_frames(count: int) -> bytes:
+    """Return a hello and EVAL commands, each its fixed part and nothing else."""
+    hello = {
+        "version": 10, "role": 1, "gguf_bytes": 1, "model_id": 0, "n_layer": 2,
+        "n_embd": 16, "n_vocab": 32, "quant_bits": 2, "ctx_size": 256,
+        "gate_slot_start": 0, "gate_slot_step": 1, "gates_per_token": 4,
+    }  # fmt: skip
+    first = to_bytes(frame("DS4T.HELLO", dialect="v10"), hello, dialect="v10")
+    evaluate = {"session_id": 1, "seq": 1, "token": 3}
+    one = to_bytes(frame("DS4T.EVAL", dialect="v10"), evaluate, dialect="v10")
+    frames = np.tile(np.frombuffer(one, np.uint8), (count, 1))
+    numbers = np.arange(1, count + 1, dtype="<u8").view(np.uint8)
+    frames[:, 20:28] = numbers.reshape(count, 8)
+    return first + frames.tobytes()
+
+
+def result_frames(count: int) -> bytes:
+    """Return acknowledging RESULT frames, without telemetry."""
     spec = frame("DS4D.RESULT", dialect="upstream")
-    one = bytearray(
-        to_bytes(
-            spec,
-            {"request": 0, "result_hash": 2, "status": 0, "result_kind": 0,
-             "telemetry": [], "payload": b"", "payload_bits": 0},
-            dialect="upstream",
-        )
-    )  # fmt: skip
-    frames = np.tile(np.frombuffer(bytes(one), np.uint8), (count, 1))
+    values = {
+        "request": 0, "result_hash": 2, "status": 0, "result_kind": 0, "telemetry": [],
+        "payload": b"", "payload_bits": 0,
+    }  # fmt: skip
+    one = to_bytes(spec, values, dialect="upstream")
+    frames = np.tile(np.frombuffer(one, np.uint8), (count, 1))
     frames[:, 12:20] = np.arange(count, dtype=">u8").view(np.uint8).reshape(count, 8)
     return frames.tobytes()
 
@@ -181,7 +195,7 @@ def _json(path: Path) -> Callable[[], None]:
 
 def _parquet(path: Path) -> Callable[[], None]:
     def run() -> None:
-        table = ColumnTable(io.BytesIO())
+        table = ColumnTable(io.BytesIO(), frame_names(path))
         for part in frame_columns(path):
             table.write(part)
         table.finish()
@@ -236,20 +250,24 @@ def bytes_cases(folder: Path, size: int, rounds: int, as_json: bool) -> None:
 
 
 def row_cases(folder: Path, count: int, rounds: int, as_json: bool) -> None:
-    """Measure rows a second, frames of 52 bytes."""
+    """Measure rows a second on frames that are little more than a header."""
     path = folder / "small.pcap"
-    write_capture(path, iter([small_frames(count)]), 1448)
-    rows = measure(
-        {
-            BASELINE: _exhaust(lambda: read_streams(path)),
-            "rows": _rows(path, "summary"),
-            "JSON lines": _json(path),
-            "Parquet, columns": _parquet(path),
-        },
-        baseline=BASELINE, work=count, rounds=rounds,
-    )  # fmt: skip
-    report("frames of 52 bytes", rows, baseline=BASELINE, unit="k rows/s", scale=1e3,
-           as_json=as_json)  # fmt: skip
+    for title, data in (
+        ("control frames of 36 bytes", control_frames(count)),
+        ("RESULT frames of 52 bytes", result_frames(count)),
+    ):
+        write_capture(path, iter([data]), 1448)
+        rows = measure(
+            {
+                BASELINE: _exhaust(lambda: read_streams(path)),
+                "rows": _rows(path, "summary"),
+                "JSON lines": _json(path),
+                "Parquet, columns": _parquet(path),
+            },
+            baseline=BASELINE, work=count, rounds=rounds,
+        )  # fmt: skip
+        report(title, rows, baseline=BASELINE, unit="k rows/s", scale=1e3,
+               as_json=as_json)  # fmt: skip
 
 
 def _say(as_json: bool, record: dict[str, Any], text: str) -> None:

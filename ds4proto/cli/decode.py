@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -137,12 +138,15 @@ def cmd(
 
 
 def _fast(files: tuple[str, ...], output: str | None) -> int:
-    from ds4proto.trace.columns import ColumnTable, frame_columns
+    from ds4proto.trace.column_table import ColumnTable
+    from ds4proto.trace.columns import frame_columns, frame_names
     from ds4proto.trace.output import output_file
 
     say = _Stderr(_PROMPTS)
     with output_file(output) as stream:
-        table = ColumnTable(stream)
+        again = all(Path(name).is_file() for name in files)
+        found = set().union(*map(frame_names, files)) if again else None
+        table = ColumnTable(stream, found)
         for name in files:
             table.file(name if len(files) > 1 else None)
             try:

@@ -8,6 +8,7 @@ state between frames. Gates have no length of their own and are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
@@ -26,7 +27,7 @@ from ds4proto.trace.rows import Direction
 from ds4proto.trace.tcp import Reassembler
 from ds4proto.trace.tcp_events import Data, Gap, Opened, StreamEvent
 
-__all__ = ["ColumnTable", "FrameColumns", "frame_columns", "walk"]
+__all__ = ["FrameColumns", "frame_columns", "frame_names", "walk"]
 
 I64 = npt.NDArray[np.int64]
 _RUN_AFTER: Final = 8
@@ -301,99 +302,10 @@ def _marks(way: _Way, event: Data, offset: I64) -> tuple[I64, I64]:
     return packet, time_ns
 
 
-class ColumnTable:
-    """Writes `FrameColumns` as Parquet, in the columns of `ParquetRows`.
-
-    A row group holds frames of one type. Columns that this path does not fill (roles,
-    problems, payload, tails) are null.
-
-    Parameters
-    ----------
-    stream : binary stream
-    group_rows : int
-        Rows that are collected before a row group is written.
-    """
-
-    def __init__(self, stream: BinaryIO, *, group_rows: int = 1 << 19) -> None:
-        from ds4proto.trace.parquet import ParquetRows, row_schema
-
-        self._rows = ParquetRows(stream)
-        self._schema = row_schema()
-        self._group_rows = group_rows
-        self._held: dict[tuple[str, str], list[FrameColumns]] = {}
-        self._file: str | None = None
-        self.frames = 0
-
-    def file(self, name: str | None) -> None:
-        """Say which capture the frames from here on are from."""
-        self._flush()
-        self._file = name
-
-    def write(self, part: FrameColumns) -> None:
-        """Take frames."""
-        self.frames += len(part)
-        key = (part.spec.full_name, part.dialect)
-        held = self._held.setdefault(key, [])
-        held.append(part)
-        if sum(map(len, held)) >= self._group_rows:
-            self._group(self._held.pop(key))
-
-    def finish(self) -> None:
-        """Write what is held and the footer."""
-        self._flush()
-        self._rows.finish()
-
-    def _flush(self) -> None:
-        for parts in self._held.values():
-            self._group(parts)
-        self._held.clear()
-
-    def _group(self, parts: list[FrameColumns]) -> None:
-        import pyarrow as pa
-
-        spec, count = parts[0].spec, sum(map(len, parts))
-        since = [part.time_ns - part.start_ns for part in parts]
-        found: dict[str, Any] = {
-            "stream": _spread([part.stream for part in parts], parts, np.int32),
-            "first_time": np.concatenate(since) / 1e9,
-            "stream_offset": np.concatenate([part.offset for part in parts]),
-            "length": np.concatenate([part.length for part in parts]),
-            "first_packet": np.concatenate([part.packet for part in parts]),
-            "direction": _words(pa, [part.direction for part in parts], parts),
-            "protocol": _words(pa, [spec.protocol] * len(parts), parts),
-            "dialect": _words(pa, [part.dialect for part in parts], parts),
-            "type": _words(pa, [spec.name] * len(parts), parts),
-            "src": _words(pa, [part.src for part in parts], parts),
-            "dst": _words(pa, [part.dst for part in parts], parts),
-        }
-        if self._file is not None:
-            found["file"] = _words(pa, [self._file] * len(parts), parts)
-        fixed = np.concatenate([part.fixed for part in parts])
-        for path in fixed.dtype.names or ():
-            column = fixed[path]
-            if column.dtype.kind in "uif":
-                native = column.astype(column.dtype.newbyteorder("="))
-                found[f"{spec.full_name.lower()}.{path}"] = native
-        arrays = [
-            _array(pa, found[field.name], field.type)
-            if field.name in found
-            else pa.nulls(count, field.type)
-            for field in self._schema
-        ]
-        self._rows.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-
-
-def _array(pa: Any, values: Any, kind: Any) -> Any:
-    if isinstance(values, np.ndarray):
-        return pa.array(values, kind)
-    return values
-
-
-def _spread(values: list[int], parts: list[FrameColumns], dtype: Any) -> Any:
-    return np.repeat(np.array(values, dtype), [len(part) for part in parts])
-
-
-def _words(pa: Any, words: list[str], parts: list[FrameColumns]) -> Any:
-    names = sorted(set(words))
-    places = _spread([names.index(word) for word in words], parts, np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(names))
+def frame_names(source: str | PathLike[str]) -> set[str]:
+    """Return the full names of the frames that `frame_columns` finds in a file."""
+    found = set()
+    with suppress(ValueError):  # what is damaged is told when it is read again
+        for part in frame_columns(source):
+            found.add(part.spec.full_name)
+    return found

@@ -11,6 +11,7 @@ from ds4proto.trace.tcp_events import Data, Gap
 __all__ = ["Marks"]
 
 _MANY: Final = 512
+_KEPT: Final = 4096
 
 
 class Marks:
@@ -63,10 +64,9 @@ class Marks:
             pieces.popleft()
 
     def _thin(self) -> None:
-        """Keep the ends of old pieces only: a frame is longer than all of them."""
+        """Keep every so many segments of old pieces: a frame is longer than them."""
         kept = list(self._pieces)
-        middle = kept[1:-2]
-        starts = [s[0] for s, _, _ in middle[::2]]
-        packets = [p[0] for _, p, _ in middle[::2]]
-        times = [t[0] for _, _, t in middle[::2]]
+        middle = [mark for piece in kept[1:-2] for mark in zip(*piece, strict=True)]
+        middle = middle[:: 1 + len(middle) // _KEPT]
+        starts, packets, times = map(list, zip(*middle, strict=True))
         self._pieces = deque([kept[0], (starts, packets, times), *kept[-2:]])
