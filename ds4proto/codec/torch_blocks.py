@@ -59,7 +59,7 @@ def register_device(kind: str, kernels: DeviceKernels | None) -> None:
 
 def encode(codec: Codec, x: Any, out: Any, *, rows: int) -> Any:
     """Encode a float32 tensor to a ``uint8`` tensor on the same device."""
-    if x.device.type == "cpu":
+    if _on_host(x):
         return torch_path.encode(codec, x, out, rows=rows)
     torch: Any = sys.modules["torch"]
     source = _checked(codec, "input", x, "float32", x.device)
@@ -78,7 +78,7 @@ def encode(codec: Codec, x: Any, out: Any, *, rows: int) -> Any:
 
 def decode(codec: Codec, wire: Any, out: Any, *, values: int, rows: int) -> Any:
     """Decode a ``uint8`` tensor to a float32 tensor on the same device."""
-    if wire.device.type == "cpu":
+    if _on_host(wire):
         return torch_path.decode(codec, wire, out, values=values, rows=rows)
     torch: Any = sys.modules["torch"]
     source = _checked(codec, "wire", wire, "uint8", wire.device)
@@ -102,6 +102,10 @@ def decode(codec: Codec, wire: Any, out: Any, *, values: int, rows: int) -> Any:
         if fused is None or not fused.decode(form, lines, result):
             result.copy_(decode_rows(form, lines, values // rows))
     return target
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
 
 
 def form_of_codec(codec: Codec) -> RowFormat:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ds4proto.codec.blocks import VARIANTS, form_of
-from ds4proto.codec.definition import MAGNITUDE, U32
+from ds4proto.codec.definition import INFINITY, MAGNITUDE, U32
 from ds4proto.codec.elements import E8M0_NAN, NAN_BITS, e2m1_encode, e4m3fn_encode
 from ds4proto.codec.layout import RowFormat, bytes_of_f32
 from ds4proto.codec.mx import Mx, inverse_power
@@ -147,7 +147,7 @@ def _torchao_bytes(form: RowFormat, bits: U32) -> str:
 
     Beside scale byte 0 it multiplies by 2^126, with rceil by 1; rceil takes an f32
     logarithm, which loses the last bits of large exponents; a block with NaN has
-    elements 3 where the quotient is NaN.
+    elements 3 (0x7f), with its sign, where the quotient is NaN.
     """
     if not isinstance(form, Mx) or form.rounding != "even" or form.nibbles != "pairs":
         return ""
@@ -168,11 +168,14 @@ def _torchao_bytes(form: RowFormat, bits: U32) -> str:
         factor[byte == 0] = np.float32(1 if rceil else 2.0**126)
         factor[byte == E8M0_NAN] = np.float32(np.nan if rceil else 0)
         y = (blocks.view(np.float32) * factor[:, :, None]).view(np.uint32)
-    nan = (y & MAGNITUDE) > np.uint32(0x7F800000)
+    # Infinity by infinity: the sign of the NaN is that of x86, wherever this runs.
+    infinite = (blocks & MAGNITUDE) == INFINITY
+    y[infinite & (factor == 0)[:, :, None]] = np.uint32(0xFFC00000)
+    nan = (y & MAGNITUDE) > INFINITY
     if fp8:
-        codes = np.where(nan, np.uint8(0x7F), e4m3fn_encode(y))
+        codes = np.where(nan, 0x7F | y >> 24 & 0x80, e4m3fn_encode(y))
     else:
-        codes = np.where(nan, np.uint8(3), e2m1_encode(np.where(nan, 0, y)))
+        codes = np.where(nan, 3 | y >> 28 & 8, e2m1_encode(np.where(nan, 0, y)))
     flat = codes.astype(np.uint8).reshape(bits.shape[0], -1)[:, : bits.shape[1]]
     return np.concatenate([form.layout.pack(flat), byte], axis=1).tobytes().hex()
 
