@@ -175,6 +175,7 @@ class LeaderDoor:
         self._buffers = buffers
         self._hello_seconds = hello_seconds
         self._say = say
+        self._opened = monotonic()
         self.address = self._listener.address
         self.spare: list[socket.socket] = []
         """Further silent connections from the worker's address, see ``settle``."""
@@ -210,8 +211,12 @@ class LeaderDoor:
     def _accept(self, seconds: float, deadline: float, phase: str) -> Any:
         now = monotonic()
         if now >= deadline:
-            # a leader that nobody joins: exit status 3, with the time it waited
-            self._listener.accept(deadline=now, phase=phase)
+            host, port = self.address
+            waited = now - self._opened
+            raise Lost(
+                f"{phase}: nobody came to {host}:{port} in {waited:.1f} s; start the "
+                "worker with --coordinator and that address, or see --accept-wait"
+            )
         try:
             channel = self._listener.accept(deadline=now + seconds, phase=phase)
         except PeerLost:

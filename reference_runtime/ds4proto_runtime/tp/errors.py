@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ds4proto.errors import Ds4ProtoError, ExitCode
+from ds4proto.errors import Ds4ProtoError, ExitCode, PeerLost
 from ds4proto.link.ds4t_gates import GateFailed
 from ds4proto.link.ds4t_texts import PairFailed, TpRole
 
@@ -29,7 +29,7 @@ class PairError(Ds4ProtoError):
         self.failure = failure
 
 
-class PairLost(PairError):
+class PairLost(PairError, PeerLost):
     """The peer went away, or stayed silent past a deadline."""
 
     exit_code = ExitCode.PEER_LOST

@@ -1,0 +1,248 @@
+"""Strangers at a leader's door are turned away; the pair behind them works."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from ds4proto_runtime.tp import bringup
+from ds4proto_runtime.tp.errors import PairError
+from ds4proto_runtime.tp.leader import TpLeader
+from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
+from ds4proto_runtime.tp.worker import TpWorker
+
+from ds4proto.errors import PeerLost
+from ds4proto.link.ds4t_identity import TpSettings
+from tests.runtime.tp.rig import PATIENCE, options, until
+
+SHAPE = ToyShape()
+
+
+def _connect(address: tuple[str, int]) -> socket.socket:
+    sock = socket.create_connection(address, PATIENCE)
+    sock.settimeout(PATIENCE)
+    return sock
+
+
+def _closed(sock: socket.socket) -> bool:
+    try:
+        return not sock.recv(1)
+    except ConnectionResetError:  # it was closed with our bytes unread
+        return True
+
+
+def _hello() -> bytes:
+    return TpSettings("tp-worker", SHAPE.identity(), transport="tcp").hello()
+
+
+@contextmanager
+def _door(**words: Any) -> Iterator[tuple[TpLeader, list[str], list[BaseException]]]:
+    """A leader that accepts in a thread of its own."""
+    log: list[str] = []
+    errors: list[BaseException] = []
+    leader = TpLeader(ToyTpEngine(SHAPE, 0), options=options(**words), say=log.append)
+
+    def wait() -> None:
+        try:
+            leader.accept()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield leader, log, errors
+    finally:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the leader hangs"
+        leader.close()
+
+
+def _work(address: tuple[str, int], results: list[object]) -> threading.Thread:
+    def run() -> None:
+        try:
+            engine = ToyTpEngine(SHAPE, 1)
+            with TpWorker(engine, *address, options(), say=lambda _: None) as worker:
+                worker.serve()
+            results.append("done")
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def _joined(log: list[str], leader: TpLeader) -> None:
+    until(lambda: any("worker connected" in line for line in log), str(log))
+    known = leader.create()
+    leader.eval(known, 3)
+    leader.stop()
+
+
+@pytest.mark.parametrize(
+    ("first", "word"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "bad magic"),
+        (bytes(range(40)), "bad magic"),
+        (b"", ""),
+    ],
+    ids=["http", "noise", "silent"],
+)
+def test_a_client_that_comes_first_does_not_keep_the_worker_out(
+    first: bytes, word: str
+) -> None:
+    results: list[object] = []
+    with _door() as (leader, log, errors):
+        stranger = _connect(leader.address)
+        assert stranger.recv(88) != b""  # a leader writes first
+        stranger.sendall(first)
+        if word:
+            until(lambda: any(word in line for line in log), str(log))
+        worker = _work(leader.address, results)
+        _joined(log, leader)
+        worker.join(PATIENCE)
+        stranger.close()
+    assert (results, errors) == (["done"], [])
+
+
+def test_a_hello_that_is_cut_short_is_turned_away_with_the_exchange_text() -> None:
+    results: list[object] = []
+    with _door() as (leader, log, errors):
+        stranger = _connect(leader.address)
+        stranger.recv(88)
+        stranger.sendall(_hello()[:40])
+        stranger.close()
+        until(lambda: any("tp hello exchange failed" in line for line in log), str(log))
+        worker = _work(leader.address, results)
+        _joined(log, leader)
+        worker.join(PATIENCE)
+    assert (results, errors) == (["done"], [])
+
+
+def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away() -> None:
+    """Upstream takes its hello for a gate (facts, 13, 2: got l=9)."""
+    with _door() as (leader, log, errors):
+        control = _connect(leader.address)
+        control.sendall(_hello())
+        assert len(control.recv(88, socket.MSG_WAITALL)) == 88
+        racer = _connect(leader.address)
+        racer.sendall(_hello())
+        until(lambda: any("speaks before" in line for line in log), str(log))
+        assert _closed(racer)
+        data = _connect(leader.address)
+        until(lambda: any("worker connected" in line for line in log), str(log))
+        control.close()
+        data.close()
+        racer.close()
+    assert errors == []
+
+
+def test_a_silent_racer_is_told_apart_at_the_first_gate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bringup, "SETTLE_SECONDS", 0.5)
+    results: list[object] = []
+    racers: list[socket.socket] = []
+    real = bringup._worker_hello
+
+    def race(sock: socket.socket, *rest: Any) -> Any:
+        agreed = real(sock, *rest)
+        # between the worker's hello and its own second connection
+        racers.append(_connect(sock.getpeername()[:2]))
+        return agreed
+
+    monkeypatch.setattr(bringup, "_worker_hello", race)
+    with _door() as (leader, log, errors):
+        worker = _work(leader.address, results)
+        _joined(log, leader)
+        worker.join(PATIENCE)
+        assert _closed(racers[0])
+        racers[0].close()
+    assert (results, errors) == (["done"], [])
+
+
+def test_another_address_is_no_data_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = bringup._origin
+    strange: set[int] = set()
+    monkeypatch.setattr(
+        bringup,
+        "_origin",
+        lambda sock: "192.0.2.7" if sock.getpeername()[1] in strange else real(sock),
+    )
+    with _door() as (leader, log, errors):
+        control = _connect(leader.address)
+        stranger = socket.socket()
+        stranger.bind(("127.0.0.1", 0))
+        strange.add(stranger.getsockname()[1])
+        control.sendall(_hello())
+        assert len(control.recv(88, socket.MSG_WAITALL)) == 88
+        stranger.connect(leader.address)
+        until(lambda: any("comes from" in line for line in log), str(log))
+        data = _connect(leader.address)
+        until(lambda: any("worker connected" in line for line in log), str(log))
+        for sock in (control, data, stranger):
+            sock.close()
+    assert errors == []
+
+
+def test_a_worker_that_leaves_before_its_data_connection_is_reported() -> None:
+    with _door() as (leader, _, errors):
+        control = _connect(leader.address)
+        control.sendall(_hello())
+        control.recv(88, socket.MSG_WAITALL)
+        control.close()
+        until(lambda: bool(errors), "no error")
+    assert isinstance(errors[0], PeerLost)
+    assert "before the data connection came" in str(errors[0])
+
+
+def test_a_data_connection_that_never_comes_ends_the_wait() -> None:
+    with _door(hello_seconds=0.5) as (leader, _, errors):
+        control = _connect(leader.address)
+        control.sendall(_hello())
+        until(lambda: bool(errors), "no error")
+        control.close()
+    assert isinstance(errors[0], PeerLost)
+    assert "data connection" in str(errors[0])
+
+
+def test_nobody_comes_and_the_leader_gives_up() -> None:
+    with _door(accept_seconds=0.2) as (_, _, errors):
+        until(lambda: bool(errors), "no error")
+    assert isinstance(errors[0], PeerLost)
+
+
+def test_a_worker_reports_a_leader_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+        with pytest.raises(PeerLost, match="tp hello exchange failed"):
+            TpWorker(
+                ToyTpEngine(SHAPE, 1),
+                *address,
+                options(hello_seconds=0.3),
+                say=lambda _: None,
+            )
+
+
+def test_a_worker_refuses_another_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(_hello())
+                peer.recv(88, socket.MSG_WAITALL)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(PairError, match="both sides claim role 2"):
+            TpWorker(ToyTpEngine(SHAPE, 1), *address, options(), say=lambda _: None)
+        thread.join(PATIENCE)

@@ -1,0 +1,255 @@
+"""Gates over TCP: both ways at once, deadlines, memory that stays."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from ds4proto_runtime.tp.gates import TcpGates
+from ds4proto_runtime.tp.slab import Slab
+from ds4proto_runtime.tp.waiting import PERIOD, ROUNDS, TRIAL, AdaptiveWait, SpinChoice
+
+from ds4proto.errors import WrongUsage
+from ds4proto.link.ds4t_gates import GateFailed, GateLink
+from ds4proto.link.ds4t_identity import Identity, TpSettings
+from ds4proto.link.ds4t_limits import GateLimits
+from tests.runtime.tp.rig import PATIENCE
+
+LAYERS, WIDTH = 2, 16
+IDENTITY = Identity(1, 0, LAYERS, WIDTH, 32, 2, gates_per_token=2 * LAYERS)
+LONG = GateLimits(idle=PATIENCE, total=PATIENCE, bulk_total=PATIENCE)
+
+
+def _sockets(buffers: int | None = None) -> tuple[list[socket.socket], ...]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if buffers:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                server.setsockopt(socket.SOL_SOCKET, option, buffers)
+        pairs = []
+        for _ in range(2):
+            near = socket.socket()
+            if buffers:
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    near.setsockopt(socket.SOL_SOCKET, option, buffers)
+            near.connect(server.getsockname())
+            pairs.append([near, server.accept()[0]])
+    return pairs[0], pairs[1]
+
+
+@contextmanager
+def _two(
+    limits: GateLimits = LONG, *, spin: SpinChoice = "off", buffers: int | None = None
+) -> Iterator[tuple[TcpGates, TcpGates, list[socket.socket]]]:
+    data, control = _sockets(buffers)
+    made = []
+    for rank, role in enumerate(("tp-leader", "tp-worker")):
+        settings: Any = TpSettings(role, IDENTITY)  # type: ignore[arg-type]
+        link = GateLink(settings, limits=limits)
+        made.append(
+            TcpGates(
+                data[rank],
+                control[rank],
+                link,
+                Slab(LAYERS, WIDTH),
+                AdaptiveWait(spin),
+                idle=limits.idle,
+            )
+        )
+    try:
+        yield made[0], made[1], control
+    finally:
+        for sock in (*data, *control):
+            sock.close()
+
+
+def _aside(run: Any) -> threading.Thread:
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def _join(thread: threading.Thread) -> None:
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "an exchange hangs"
+
+
+@pytest.mark.parametrize("spin", ["auto", "on", "off"])
+def test_rows_cross_both_ways(spin: SpinChoice) -> None:
+    with _two(spin=spin) as (a, b, _):
+        for gates, value in ((a, 1.0), (b, 2.0)):
+            for slot in range(2 * LAYERS):
+                gates.slab.out[slot][...] = value + slot
+
+        def run(gates: TcpGates) -> None:
+            for _ in range(50):
+                for slot in range(2 * LAYERS):
+                    gates.row(slot // 2, slot % 2)
+
+        thread = _aside(lambda: run(b))
+        run(a)
+        _join(thread)
+        for slot in range(2 * LAYERS):
+            assert (a.slab.peer[slot] == 2.0 + slot).all()
+            assert (b.slab.peer[slot] == 1.0 + slot).all()
+        assert a.link.row_seq == b.link.row_seq == 50 * 2 * LAYERS + 1
+
+
+def test_a_bulk_gate_of_4_mib_does_not_block_with_208_kib_buffers() -> None:
+    """Two real ranks of v7 or v9w block each other there (facts, 6.2)."""
+    size = 4 << 20
+    out = [np.full(size // 4, rank, np.float32) for rank in (1, 2)]
+    back = [np.zeros(size // 4, np.float32) for _ in (1, 2)]
+    with _two(buffers=208 << 10) as (a, b, _):
+
+        def run(gates: TcpGates, rank: int) -> None:
+            own, peer = (memoryview(x.data).cast("B") for x in (out[rank], back[rank]))
+            gates.bulk(0, own, peer)
+
+        thread = _aside(lambda: run(b, 1))
+        run(a, 0)
+        _join(thread)
+    assert (back[0] == 2).all()
+    assert (back[1] == 1).all()
+
+
+def test_silence_ends_a_gate_at_the_idle_limit() -> None:
+    with (
+        _two(GateLimits(idle=0.2, total=20.0)) as (a, _, _),
+        pytest.raises(GateFailed) as caught,
+    ):
+        a.row(0, 0)
+    found = caught.value.diagnosis
+    assert found.stopped == "the peer"
+    assert (found.received, found.expected, found.sent) == (0, 80, 80)
+    assert 0.2 <= found.quiet < 5
+
+
+def test_single_bytes_hold_a_gate_open_only_to_the_total_limit() -> None:
+    """An idle limit alone would allow hours (facts, 13, 5)."""
+    with _two(GateLimits(idle=10.0, total=0.5)) as (a, b, _):
+        stop = threading.Event()
+
+        def drip() -> None:
+            while not stop.wait(0.01):
+                b._data.send(b"\x54")
+
+        head = bytearray(16)
+        a.link._pack(head, 0, 0x44533454, 0, 0, 1)
+        b._data.sendall(head)
+        thread = _aside(drip)
+        with pytest.raises(GateFailed, match="took too long in all"):
+            a.row(0, 0)
+        stop.set()
+        _join(thread)
+
+
+def test_the_end_of_the_control_connection_ends_a_gate_within_a_look() -> None:
+    with _two() as (a, _, control):
+        control[1].close()
+        start = time.monotonic()
+        with pytest.raises(GateFailed, match="control connection ended"):
+            a.row(0, 0)
+        assert time.monotonic() - start < PATIENCE / 3
+
+
+def test_unread_bytes_do_not_hide_the_end_of_the_control_connection() -> None:
+    with _two() as (a, _, control):
+        control[1].sendall(b"an early answer")
+        control[1].close()
+        with pytest.raises(GateFailed, match="control connection ended"):
+            a.row(0, 0)
+
+
+def test_bytes_on_the_control_connection_alone_are_no_reason_to_fail() -> None:
+    with _two(GateLimits(idle=0.5, total=20.0)) as (a, b, control):
+        control[1].sendall(b"an early answer")
+        thread = _aside(lambda: (time.sleep(0.2), b.row(0, 0)))
+        a.row(0, 0)
+        _join(thread)
+
+
+def test_what_came_before_the_end_still_counts() -> None:
+    with _two() as (a, b, control):
+        b._data.setblocking(True)
+        head = bytearray(16)
+        b.link._pack(head, 0, 0x44533454, 0, 0, 1)
+        b._data.sendall(bytes(head) + bytes(64))
+        control[1].close()
+        a.row(0, 0)
+
+
+def test_a_failed_gate_stays_failed() -> None:
+    with _two(GateLimits(idle=0.05, total=20.0)) as (a, _, _):
+        with pytest.raises(GateFailed):
+            a.row(0, 0)
+        with pytest.raises(GateFailed):
+            a.row(0, 1)
+
+
+def test_the_hot_loop_allocates_nothing_that_stays() -> None:
+    with _two(spin="off") as (a, b, _):
+
+        def run(gates: TcpGates, tokens: int) -> None:
+            for _ in range(tokens):
+                for slot in range(2 * LAYERS):
+                    gates.row(slot // 2, slot % 2)
+
+        def both(tokens: int) -> None:
+            thread = _aside(lambda: run(b, tokens))
+            run(a, tokens)
+            _join(thread)
+
+        both(50)
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        both(200)
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    # 800 gates of 64 bytes: not even one object a gate may stay, and no payload copy
+    assert after - before < 800 * 16
+    assert peak - before < 64 << 10
+
+
+def test_a_slab_has_the_regions_of_the_schema_and_a_cap() -> None:
+    slab = Slab(2, 16)
+    assert slab.memory.nbytes == 2656  # measured (facts, 8)
+    assert len(slab.row_out) == 4
+    own, peer = slab.batch(1, 3)
+    assert own.nbytes == peer.nbytes == 3 * 64
+    with pytest.raises(WrongUsage, match="smaller prefill chunk"):
+        slab.bulk(1 << 40)
+
+
+def test_a_spin_is_kept_only_where_it_was_measured_to_pay() -> None:
+    for spinning, blocking, expected in ((1.0, 2.0, True), (2.0, 2.1, False)):
+        wait = AdaptiveWait("auto", cores=2)
+        ways: set[bool] = set()
+        for _ in range(2 * ROUNDS * TRIAL):
+            ways.add(wait.spinning)
+            wait.gate_done(spinning if wait.spinning else blocking, 0.0)
+        assert ways == {True, False}
+        assert wait.spinning is expected
+        for _ in range(PERIOD):
+            wait.gate_done(1.0, 0.0)
+        assert not wait.spinning  # a new series begins with a block
+        for _ in range(2 * ROUNDS * TRIAL):
+            # by now it is the other way round
+            wait.gate_done(3.0 if wait.spinning is expected else 1.0, 0.0)
+        assert wait.spinning is not expected
+
+
+def test_one_core_never_spins() -> None:
+    wait = AdaptiveWait("auto", cores=1)
+    for _ in range(10 * TRIAL):
+        assert not wait.spinning
+        wait.gate_done(1.0, 0.0)
