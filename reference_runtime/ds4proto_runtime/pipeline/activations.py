@@ -8,6 +8,7 @@ the block before.
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, cast
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from ds4proto.codec.base import Codec
+from ds4proto.codec.elementwise import STREAM_FROM
 from ds4proto.codec.widths import activation_codec
 from ds4proto.link.ds4d_frames import SMALL, WORK_PART
 from ds4proto.schema.problem import Buf
@@ -22,6 +24,8 @@ from ds4proto_runtime.engines.base import F32
 
 BLOCK: Final = 1 << 18
 """Values encoded or decoded in one step: 1 MiB of float32."""
+DECODED_AT_ONCE: Final = STREAM_FROM // 4
+"""Values from which on decoding goes past the cache, which is fastest."""
 COMPILED_FROM: Final = 1 << 16
 """Values from which on compiled kernels pay for loading them."""
 
@@ -114,6 +118,36 @@ def write(buffers: Sequence[Buf], send: Callable[[Sequence[Buf]], None]) -> None
         send(ready)
 
 
+class Buffers:
+    """Large float32 arrays that come back when nobody looks at them any more.
+
+    Fresh memory costs a page fault every 4 KiB, which takes longer than decoding into
+    it; the next frame of a prefill is as large as the last.
+    """
+
+    KEPT: Final = 6
+
+    def __init__(self) -> None:
+        self._free: list[F32] = []
+
+    def take(self, count: int) -> F32:
+        """Return an array of ``count`` values, with anything in it."""
+        try:
+            owner = self._free.pop()
+        except IndexError:
+            owner = np.empty(count, np.float32)
+        if owner.size != count:
+            owner = np.empty(count, np.float32)
+        # Views of an array over a memoryview keep that array, so its end is theirs.
+        handed: F32 = np.frombuffer(memoryview(cast(Any, owner)), np.float32)
+        weakref.finalize(handed, self._give, owner).atexit = False
+        return handed
+
+    def _give(self, owner: F32) -> None:
+        if len(self._free) < self.KEPT:
+            self._free.append(owner)
+
+
 class Decoded:
     """Hidden state of one worker that was decoded before its WORK was whole.
 
@@ -129,6 +163,7 @@ class Decoded:
     def __init__(self, width: int, profile: str = "strict") -> None:
         self.width = width
         self.profile = profile
+        self.buffers = Buffers()
         self._done: dict[int, tuple[memoryview, F32]] = {}
 
     def add(self, wire: memoryview, rows: F32) -> None:
@@ -172,7 +207,7 @@ class Decoding:
             self._body = None
             if come < WORK_PART.size or not self._begin(body):
                 return
-        self._decode(come - self._from, BLOCK // 2)
+        self._decode(come - self._from, DECODED_AT_ONCE)
 
     def finish(self) -> None:
         """Decode the rest: the body is whole."""
@@ -180,6 +215,7 @@ class Decoding:
         rows = self._out.reshape(-1, self._decoded.width)
         self._decoded.add(self._wire, rows)
         self._body = self._out = None
+        self._wire = memoryview(b"")
 
     def _begin(self, body: memoryview) -> bool:
         words = WORK_PART.read(body)
@@ -195,7 +231,7 @@ class Decoding:
         self._body, self._bits = body, bits
         self._from, self._at = at, 0
         self._wire = body[at : at + size]
-        self._out = np.empty(size * 8 // bits, np.float32)
+        self._out = self._decoded.buffers.take(size * 8 // bits)
         return True
 
     def _decode(self, come: int, least: int) -> None:
