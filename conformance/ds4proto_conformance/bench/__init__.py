@@ -1,0 +1,1 @@
+"""The other side of each peer: what cases talk through."""

@@ -1,0 +1,251 @@
+"""``ds4proto check``: a verdict on a peer, clause by clause."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ds4proto.cli._output import printable, stdout
+from ds4proto.errors import ExitCode, WrongUsage
+
+_HELP = """Test a live peer, a capture or a codec against the clauses.
+
+\b
+Peers: tcp:HOST:PORT  listen:HOST:PORT  exec:COMMAND  reference:ROLE[:MUTANT]
+       capture:FILE   codec:COMMAND
+{host} and {port} in a COMMAND are filled in. A worker dials us, a coordinator is
+dialled. On tcp: and listen: only harmless cases run unless --allow-harm says more.
+
+\b
+Examples:
+  ds4proto check --peer reference:worker --role worker --profile smoke
+  ds4proto check --peer "exec:./ds4 --role worker --coordinator {host} {port}" \\
+      --role worker --html report.html
+  ds4proto check --peer capture:run.pcap
+  ds4proto check --diff old.jsonl new.jsonl
+
+Exit status: 0 all passed, 1 something failed (with --expect: something changed),
+2 nothing was judged, 3 the peer cannot be reached."""
+
+_ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
+
+
+@click.command("check", help=_HELP)
+@click.option("--peer", help="The peer under test.")
+@click.option("--role", type=click.Choice(_ROLES), help="What the peer is.")
+@click.option("--profile", default="full", show_default=True,
+              help="smoke, must, full or dialect:NAME.")
+@click.option("--dialect", default="upstream", show_default=True)
+@click.option("--position", type=click.Choice(["first", "middle", "last"]),
+              help="Where a worker has to stand; a wrong place is an error.")
+@click.option("-k", "keyword", default="", help="Only cases that match, as pytest's.")
+@click.option("--case", "only", multiple=True, help="Only this case; repeatable.")
+@click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--time-scale", default=1.0, show_default=True,
+              help="Stretches every deadline.")
+@click.option("--repeat", default=1, show_default=True, help="Runs of every case.")
+@click.option("--strength", default=2, show_default=True,
+              help="How many parameters are combined with each other.")
+@click.option("--allow-harm", default="none", show_default=True,
+              type=click.Choice(["none", "session", "process", "memory"]),
+              help="What cases may cost a peer that we did not start.")
+@click.option("--allow-remote", is_flag=True, help="Listen on other than loopback.")
+@click.option("--drive", default="", help="exec:CMD, http:URL or manual: what makes"
+              " a coordinator start a request.")
+@click.option("--model", default="", help="GGUF file; only its header is read.")
+@click.option("--hidden-values", type=int, help="f32 values of one hidden state.")
+@click.option("--vocab", type=int)
+@click.option("--ctx", type=int)
+@click.option("--n-layers", type=int)
+@click.option("--report", type=click.Path(dir_okay=False), help="JSON lines.")
+@click.option("--junit", "junit_file", type=click.Path(dir_okay=False))
+@click.option("--html", "html_file", type=click.Path(dir_okay=False))
+@click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False))
+@click.option("--expect", type=click.Path(dir_okay=False),
+              help="Exit 1 only on verdicts that differ from this file.")
+@click.option("--write-expect", type=click.Path(dir_okay=False))
+@click.option("--diff", "reports", nargs=2, metavar="OLD NEW",
+              help="Compare two reports.")
+@click.option("--matrix", multiple=True, metavar="REPORT",
+              help="Put reports side by side; repeatable.")
+@click.option("--list", "listing", is_flag=True, help="Name the cases, run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write the JSON lines.")
+def cmd(**told: Any) -> int:
+    """Test a peer."""
+    if told["reports"]:
+        return _diff(*told["reports"])
+    if told["matrix"]:
+        return _matrix(told)
+    if told["listing"]:
+        return _list(told)
+    if not told["peer"]:
+        raise WrongUsage("--peer is missing; see --help for its grammar")
+    if told["peer"].startswith("capture:"):
+        return _capture(told)
+    if not told["role"]:
+        told["role"] = _role_of(told["peer"])
+    return _live(told)
+
+
+def _role_of(peer: str) -> str:
+    kind, _, rest = peer.partition(":")
+    if kind == "reference":
+        return rest.partition(":")[0]
+    if kind == "codec":
+        return "codec"
+    raise WrongUsage(f"--role is missing: one of {', '.join(_ROLES)}")
+
+
+def _live(told: Mapping[str, Any]) -> int:
+    from ds4proto.peer import parse_peer
+    from ds4proto_conformance.front import run
+    from ds4proto_conformance.selection import select
+    from ds4proto_conformance.settings import Settings
+
+    parse_peer(told["peer"])
+    select((), told["profile"])
+    names = ("peer", "role", "seed", "time_scale", "dialect", "allow_harm", "repeat",
+             "allow_remote", "drive", "model", "hidden_values", "vocab", "ctx",
+             "n_layers", "strength")  # fmt: skip
+    settings = Settings(**{name: told[name] for name in names})
+    settings.position = told["position"] or ""
+    if not told["as_json"]:
+        say = _Progress()
+    else:
+        say = lambda _line: None  # noqa: E731 -- the lines come at the end
+    report, status = run(
+        settings,
+        told["profile"],
+        keyword=told["keyword"],
+        stop=told["stop"],
+        report=told["report"],
+        command=_command(told),
+        only=told["only"],
+        watch=say,
+    )
+    return _outputs(told, report, status)
+
+
+class _Progress:
+    """One line for each case that did not pass, as it happens."""
+
+    def __init__(self) -> None:
+        self._console = stdout()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if line["verdict"] == "pass":
+            return
+        found = line["deviations"][0] if line["deviations"] else None
+        why = f"{found['clause']}: {found['found']}" if found else ""
+        why = why or "; ".join(line["notes"])[:160]
+        self._console.print(printable(f"{line['verdict']:16} {line['id']}  {why}"))
+
+
+def _command(told: Mapping[str, Any]) -> str:
+    words = ["ds4proto", "check", "--peer", told["peer"], "--role", told["role"]]
+    for name in ("dialect", "model", "hidden_values", "vocab", "ctx", "drive",
+                 "n_layers"):  # fmt: skip
+        value = told[name]
+        if value and value != "upstream":
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
+    from ds4proto_conformance.report.diff import (
+        read_expected,
+        unexpected,
+        write_expected,
+    )
+    from ds4proto_conformance.report.html import html
+    from ds4proto_conformance.report.junit import junit
+    from ds4proto_conformance.report.text import markdown, summary, ticket
+    from ds4proto_conformance.verdicts import Verdict
+
+    if told["junit_file"]:
+        Path(told["junit_file"]).write_text(junit(report), "utf-8")
+    if told["html_file"]:
+        Path(told["html_file"]).write_text(html([report]), "utf-8")
+    if told["markdown_file"]:
+        Path(told["markdown_file"]).write_text(markdown([report]), "utf-8")
+    if told["write_expect"]:
+        write_expected(told["write_expect"], report)
+    if told["as_json"]:
+        _write_lines(report)
+    else:
+        for line in report.cases.values():
+            if Verdict(line["verdict"]).bad:
+                print("\n" + ticket(line, report.header))
+        print()
+        for text in summary(report):
+            print(text)
+    if told["expect"] and status in (ExitCode.PASSED, ExitCode.FAILED):
+        found = unexpected(report, read_expected(told["expect"]))
+        for name, what in found:
+            print(f"changed: {name}: {what}", file=sys.stderr)
+        return ExitCode.FAILED if found else ExitCode.PASSED
+    if status is ExitCode.NOTHING_RAN:
+        print("nothing was judged: no case was selected or applied", file=sys.stderr)
+    if status is ExitCode.PEER_LOST:
+        print(printable(str(report.footer.get("stopped", ""))), file=sys.stderr)
+    return status
+
+
+def _write_lines(report: Any) -> None:
+    from ds4proto.cli._output import write_json
+
+    for line in (report.header, *report.cases.values(), report.footer):
+        write_json(line)
+
+
+def _diff(old: str, new: str) -> int:
+    from ds4proto_conformance.report.diff import changes, expected_of
+    from ds4proto_conformance.report.stream import read_report
+
+    found = changes(expected_of(read_report(old)), expected_of(read_report(new)))
+    for name, what in found:
+        print(printable(f"{name}: {what}"))
+    print(f"{len(found)} verdicts differ")
+    return ExitCode.FAILED if found else ExitCode.PASSED
+
+
+def _matrix(told: Mapping[str, Any]) -> int:
+    from ds4proto_conformance.report.html import html
+    from ds4proto_conformance.report.stream import read_report
+    from ds4proto_conformance.report.text import markdown
+
+    reports = [read_report(path) for path in told["matrix"]]
+    if told["html_file"]:
+        Path(told["html_file"]).write_text(html(reports), "utf-8")
+    text = markdown(reports)
+    if told["markdown_file"]:
+        Path(told["markdown_file"]).write_text(text, "utf-8")
+    if not told["html_file"] and not told["markdown_file"]:
+        print(text)
+    return ExitCode.PASSED
+
+
+def _list(told: Mapping[str, Any]) -> int:
+    from ds4proto_conformance.registry import all_cases
+    from ds4proto_conformance.selection import select
+
+    found = select(all_cases(told["role"]), told["profile"])
+    for case in found:
+        print(f"{case.id:52} {case.severity:6} {' '.join(case.clauses)}")
+        print(f"    {case.title}")
+    print(f"{len(found)} cases")
+    return ExitCode.PASSED if found else ExitCode.NOTHING_RAN
+
+
+def _capture(told: Mapping[str, Any]) -> int:
+    from ds4proto_conformance.passive import judge_capture
+
+    path = told["peer"].partition(":")[2]
+    report, status = judge_capture(path, told["role"], report=told["report"])
+    return _outputs(told, report, status)

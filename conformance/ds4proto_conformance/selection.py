@@ -1,0 +1,35 @@
+"""Profiles: which cases of a role a run asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ds4proto.errors import WrongUsage
+from ds4proto_conformance.registry import Case
+
+__all__ = ["PROFILES", "select"]
+
+PROFILES: Final = ("smoke", "must", "full")
+
+
+def select(cases: Iterable[Case], profile: str) -> list[Case]:
+    """Return the cases of a profile; ``dialect:NAME`` asks for those of a dialect.
+
+    Raises
+    ------
+    WrongUsage
+        There is no such profile.
+    """
+    if profile == "full":
+        return list(cases)
+    if profile == "smoke":
+        return [case for case in cases if case.smoke]
+    if profile == "must":
+        return [c for c in cases if c.severity == "must" and not c.slow]
+    kind, _, name = profile.partition(":")
+    if kind != "dialect" or not name:
+        raise WrongUsage(
+            f"no profile {profile!r}; known: {', '.join(PROFILES)}, dialect:NAME"
+        )
+    return [case for case in cases if name in case.dialects or "*" in case.dialects]
