@@ -71,6 +71,7 @@ class Side:
         }
 
     def blocking(self) -> None:
+        """Exchange gates with blocking calls."""
         data, out, back = self.data, self.out, self.back
         data.setblocking(True)
         times = self.times
@@ -83,6 +84,7 @@ class Side:
             times[at] = perf_counter() - start
 
     def spinning(self) -> None:
+        """Exchange gates by asking again and again."""
         data, out, back = self.data, self.out, self.back
         data.setblocking(False)
         times = self.times
@@ -91,22 +93,24 @@ class Side:
             sent = got = 0
             while sent < GATE or got < GATE:
                 if sent < GATE:
-                    try:
+                    try:  # noqa: SIM105 -- a context manager costs as much as the call
                         sent += data.send(out[sent:] if sent else out)
                     except BlockingIOError:
                         pass
                 if got < GATE:
-                    try:
+                    try:  # noqa: SIM105
                         got += data.recv_into(back[got:] if got else back)
                     except BlockingIOError:
                         pass
             times[at] = perf_counter() - start
 
     def transport(self, choice: SpinChoice) -> TcpGates:
+        """Return gates over this connection."""
         wait = self.waits[choice]
         return TcpGates(self.data, self.control, self.link, self.slab, wait)
 
     def gates(self, choice: SpinChoice) -> None:
+        """Exchange gates through the link layer."""
         transport, link, times = self.transport(choice), self.link, self.times
         for at in range(GATES):
             slot = (link.row_seq - 1) % SLOTS
@@ -115,6 +119,7 @@ class Side:
             times[at] = perf_counter() - start
 
     def copy(self) -> None:
+        """Copy the bulk bytes both ways, two threads."""
         data = self.data
         data.setblocking(True)
         sender = threading.Thread(target=data.sendall, args=(self.bulk_out,))
@@ -125,6 +130,7 @@ class Side:
         sender.join()
 
     def bulk(self) -> None:
+        """Exchange one bulk gate."""
         self.transport("off").bulk(0, self.bulk_out, self.bulk_in)
 
 

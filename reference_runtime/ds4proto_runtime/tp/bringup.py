@@ -9,24 +9,22 @@ on the wire identifies a data connection (DS4T-ROBUST-02).
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
 from ds4proto.errors import PeerLost as Lost
 from ds4proto.link.ds4t_diagnosis import foreign_bytes
-from ds4proto.link.ds4t_hello import HelloAgreed, HelloExchange
+from ds4proto.link.ds4t_hello import HelloAgreed
 from ds4proto.link.ds4t_identity import TpSettings
 from ds4proto.link.ds4t_texts import PairFailed, text_of
-from ds4proto.link.events import Violation
 from ds4proto.link.schedule import Schedule
-from ds4proto.peer import PeerLost, SocketChannel, dial, ds4t_dial, listen
-from ds4proto.peer.connect import Listener, set_buffers
+from ds4proto.peer import PeerLost, dial, ds4t_dial, listen
+from ds4proto.peer.connect import Listener
+from ds4proto_runtime.tp.callers import Knocking, origin_of, peek, take_socket
 from ds4proto_runtime.tp.errors import pair_error
 
 BUFFER_BYTES: Final = 4 << 20
@@ -37,8 +35,6 @@ SETTLE_SECONDS: Final = 0.05
 """How long a leader waits for a data connection to give itself away by speaking."""
 GREET_SECONDS: Final = 0.25
 """Delay of the own hello to a client while another one is being heard."""
-KEEPALIVE: Final = ((("TCP_KEEPIDLE", "TCP_KEEPALIVE"), 10),
-                    (("TCP_KEEPINTVL",), 5), (("TCP_KEEPCNT",), 4))  # fmt: skip
 _TURNED_AWAY: Final = frozenset({"DS4T-HELLO-01", "DS4T-HELLO-02", "DS4T-HELLO-19"})
 """Failures of a client that is no rank at all."""
 Say = Callable[[str], None]
@@ -63,80 +59,6 @@ class Connected:
         """Close both."""
         self.data.close()
         self.control.close()
-
-
-def take_socket(channel: SocketChannel, buffers: int | None) -> socket.socket:
-    """Return the socket of a channel, prepared as ranks do; the channel is closed."""
-    sock = socket.socket(fileno=os.dup(channel.fileno()))
-    channel.close()
-    sock.setblocking(False)
-    with suppress(OSError):
-        set_buffers(sock, buffers)
-    with suppress(OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for names, value in KEEPALIVE:
-            code = next((getattr(socket, n) for n in names if hasattr(socket, n)), None)
-            if code is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, code, value)
-    return sock
-
-
-def _origin(sock: socket.socket) -> str:
-    try:
-        return str(sock.getpeername()[0])
-    except OSError:
-        return "gone"
-
-
-class _Knocking:
-    """One client of a leader that has not said a whole hello yet."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        settings: TpSettings,
-        limit: float,
-        greet_after: float = 0.0,
-    ) -> None:
-        self.sock = sock
-        self.hello = HelloExchange(settings, seconds=limit)
-        self.origin = _origin(sock)
-        self._own = self.hello.start(monotonic())
-        self._greet = monotonic() + greet_after
-        self.greet()
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the own hello is out."""
-        return not self._own
-
-    def greet(self, *, now: bool = False) -> None:
-        """Write the own hello when it is time."""
-        if self._own and (now or monotonic() >= self._greet):
-            with suppress(OSError):  # gone already: the next read says so
-                self.sock.sendmsg(self._own)
-            self._own = []
-
-    def read(self) -> Any:
-        """Take what has come; return HelloAgreed, PairFailed or None."""
-        now = monotonic()
-        self.greet()
-        try:
-            wanted = self.hello.wanted
-            data = self.sock.recv(wanted) if wanted else b""
-            self.greet(now=bool(data))
-            self.hello.receive_data(data or None, now)
-        except (BlockingIOError, InterruptedError):
-            due = self.hello.deadline()
-            if due is not None and now >= due:
-                self.hello.timeout(now)
-        except OSError:
-            self.hello.receive_data(None, now)
-        for event in self.hello.events():
-            if not isinstance(event, Violation):
-                return event
-        return None
 
 
 class LeaderDoor:
@@ -201,7 +123,7 @@ class LeaderDoor:
         self._say(f"ds4-tp: waiting for worker on {host}:{port} ...")
         control, agreed, early = self._control(deadline)
         try:
-            data = self._data(_origin(control), control, deadline, early)
+            data = self._data(origin_of(control), control, deadline, early)
         except BaseException:
             control.close()
             raise
@@ -227,7 +149,7 @@ class LeaderDoor:
         self, deadline: float
     ) -> tuple[socket.socket, HelloAgreed, list[socket.socket]]:
         """Return the worker's connection, and silent ones that may be its data."""
-        knocking: list[_Knocking] = []
+        knocking: list[Knocking] = []
         try:
             while True:
                 for client in list(knocking):
@@ -250,14 +172,14 @@ class LeaderDoor:
                 # the second connection of a quick worker must not find a hello on it
                 later = GREET_SECONDS if knocking else 0.0
                 limit = self._hello_seconds
-                knocking.append(_Knocking(sock, self._settings, limit, later))
+                knocking.append(Knocking(sock, self._settings, limit, later))
                 if len(knocking) > MAX_KNOCKING:
                     self._turn_away(knocking.pop(0), "too many clients at once")
         finally:
             for client in knocking:
                 client.sock.close()
 
-    def _turn_away(self, client: _Knocking, why: str) -> None:
+    def _turn_away(self, client: Knocking, why: str) -> None:
         client.sock.close()
         self._say(f"ds4-tp: turned away a client from {client.origin}: {why}")
 
@@ -290,10 +212,10 @@ class LeaderDoor:
                 else self._accept(0.01, limit if not silent else deadline, phase)
             )
             if sock is not None:
-                if _origin(sock) != origin:
+                if origin_of(sock) != origin:
                     self._say(
-                        f"ds4-tp: turned away a client from {_origin(sock)}: the data "
-                        f"connection comes from {origin}"
+                        f"ds4-tp: turned away a client from {origin_of(sock)}: the "
+                        f"data connection comes from {origin}"
                     )
                     sock.close()
                     continue
@@ -305,11 +227,11 @@ class LeaderDoor:
         return silent[0]
 
     def _still_silent(self, sock: socket.socket) -> bool:
-        head = _peek(sock)
+        head = peek(sock)
         if head is None:
             return True
         why = "it closed" if not head else f"it speaks before any gate is due: {head!r}"
-        self._say(f"ds4-tp: turned away a client from {_origin(sock)}: {why}")
+        self._say(f"ds4-tp: turned away a client from {origin_of(sock)}: {why}")
         sock.close()
         return False
 
@@ -331,7 +253,7 @@ class LeaderDoor:
         while len(held) > 1 and chosen is None and monotonic() < end:
             poller.poll(20)
             for sock in list(held):
-                head = _peek(sock)
+                head = peek(sock)
                 if head is None or 0 < len(head) < 16:
                     continue
                 if head and not foreign_bytes(head, schedule):
@@ -339,7 +261,7 @@ class LeaderDoor:
                     break
                 poller.unregister(sock)
                 held.remove(sock)
-                self._say(f"ds4-tp: turned away a client from {_origin(sock)}")
+                self._say(f"ds4-tp: turned away a client from {origin_of(sock)}")
                 sock.close()
         chosen = chosen or held[0]
         for sock in held:
@@ -348,18 +270,8 @@ class LeaderDoor:
         return chosen
 
 
-def _peek(sock: socket.socket) -> bytes | None:
-    """Return the next 16 bytes without taking them, b"" at the end, None for none."""
-    try:
-        return sock.recv(16, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except (BlockingIOError, InterruptedError):
-        return None
-    except OSError:
-        return b""
-
-
 def _ended(sock: socket.socket) -> bool:
-    return _peek(sock) == b""
+    return peek(sock) == b""
 
 
 def join_leader(
@@ -416,7 +328,7 @@ def join_leader(
 def _worker_hello(
     sock: socket.socket, settings: TpSettings, seconds: float
 ) -> HelloAgreed:
-    client = _Knocking(sock, settings, seconds)
+    client = Knocking(sock, settings, seconds)
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while True:

@@ -43,7 +43,7 @@ def _cut_data(rank: Rank) -> None:
 
 
 def _skip_seq(rank: Rank) -> None:
-    """Number this gate, and every later one, one too high."""
+    """Raise the number of this gate, and of every later one, by one."""
     link: Any = rank.transport.link
     pack = link._pack
 
@@ -72,7 +72,6 @@ def _half_payload(rank: Rank) -> None:
     first = rank.gates.schedule.slots[
         (link.row_seq - 1) % len(rank.gates.schedule.slots)
     ]
-    from ds4proto.schema.ds4t_common import DS4T_MAGIC
 
     link._pack(head, 0, DS4T_MAGIC, first // 2, first % 2, link.row_seq)
     transport._data.send(bytes(head) + bytes(12))

@@ -204,7 +204,7 @@ class TcpGates:
         self._link.abort(f"the data connection broke: {why}", monotonic())
 
     def _look_around(self) -> None:
-        """Nothing moved for a while: is it late, is the peer still there?"""
+        """Judge a standstill: is it too late, and is the peer still there."""
         link = self._link
         link.timeout(monotonic())
         try:

@@ -58,6 +58,7 @@ class PairGates(Gates):
         self._watched = bool(hash_every or checksums)
         self._say = say
         self._count = 0
+        self._strange = False
         self.on_gate: Callable[[int], None] | None = None
         """Called before each gate with its number from 1; for planted faults."""
         self.choose: Callable[[], GateTransport] | None = None
@@ -131,6 +132,9 @@ class PairGates(Gates):
         if not self._watched:
             return
         name = f"gate {self._count} layer {layer} {kind}"
+        if not self._strange and not np.isfinite(total).all():
+            self._strange = True  # the first one tells where it began
+            self._say(f"{name} rank {self.rank}: the sum holds NaN or infinity")
         if self._checksums:
             self._say(f"{name} rank {self.rank}: receive {_crc(theirs)}")
         if self._hash_every and self._count % self._hash_every == 0:

@@ -204,7 +204,7 @@ class Rank:
 
         Nothing but a gate header tells the worker's from a stranger's.
         """
-        if not door.spare:
+        if not door.spare or not isinstance(self.transport, TcpGates):
             return
 
         def choose() -> GateTransport:

@@ -169,11 +169,11 @@ def test_a_silent_racer_is_told_apart_at_the_first_gate(
 def test_another_address_is_no_data_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = bringup._origin
+    real = bringup.origin_of
     strange: set[int] = set()
     monkeypatch.setattr(
         bringup,
-        "_origin",
+        "origin_of",
         lambda sock: "192.0.2.7" if sock.getpeername()[1] in strange else real(sock),
     )
     with _door() as (leader, log, errors):

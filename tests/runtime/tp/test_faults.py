@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ PHASES = {
     "row": (4, "token 1, layer 0, FFN row gate, seq 2"),
     "batch": (11, "layer 0, batch gate of 3 rows, seq 3"),
 }
-IDLE = "1.5"
+IDLE = "1"
 LOST, FAILED = 3, 1
 
 
@@ -152,8 +153,7 @@ def test_sigterm_is_answered_inside_a_gate(role: str) -> None:
 
 
 def _state(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().rsplit(")", 1)[1].split()[0]
+    return Path(path).read_text("ascii").rsplit(")", 1)[1].split()[0]
 
 
 def test_a_leader_that_is_told_to_end_stops_its_worker() -> None:

@@ -22,8 +22,8 @@ from ds4proto_runtime.tp.generate import (
     verdict_on,
 )
 from ds4proto_runtime.tp.runner import Runner
-from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 from ds4proto_runtime.tp.torch_engines import TorchRank
+from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 
 from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_events import KEEP_ALL, KEEP_PREFIX, REPLAY
@@ -173,6 +173,7 @@ class _Counted:
         self.calls: list[tuple[str, int]] = []
 
     def eval(self, known: int, token: int) -> F32:
+        del token
         self.calls.append(("eval", known))
         return np.zeros(4, np.float32)
 
