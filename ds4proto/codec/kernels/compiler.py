@@ -8,7 +8,10 @@ casting after each operation; numba would widen them to 64 and halve the lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 _numba: Any = import_module("numba")
@@ -48,10 +51,37 @@ def hash_kernel(function: Callable[..., Any], result: str, *arguments: str) -> A
 
 
 def _compile(function: Callable[..., Any], signature: Any) -> Any:
+    compiled = _numba.njit(nogil=True)(function)
     try:
-        return _numba.njit([signature], nogil=True, cache=True)(function)
+        compiled.enable_caching()
     except RuntimeError:  # no directory that numba may write its cache to
-        return _numba.njit([signature], nogil=True)(function)
+        pass
+    else:
+        _mark(compiled)
+    compiled.compile(signature)
+    compiled.disable_compile()
+    return compiled
+
+
+@cache
+def _sources() -> str:
+    """Return a digest of all kernel sources."""
+    folder = Path(__file__).parent
+    digest = sha256()
+    for path in (*sorted(folder.glob("*.py")), folder.parent / "elementwise.py"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _mark(compiled: Any) -> None:
+    """Let a change in any kernel source make what numba kept on disk stale.
+
+    By itself numba looks at the file of the function alone, and would go on with the
+    old code of what other files lend to it.
+    """
+    index: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if index is not None and hasattr(index, "_source_stamp"):
+        index._source_stamp = (index._source_stamp, _sources())
 
 
 def _type(argument: str) -> Any:

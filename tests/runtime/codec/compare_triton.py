@@ -71,7 +71,7 @@ def main() -> int:
     shapes = ((2, 64), (1, 96), (2, 37), (1, 1))
     compared = failed = 0
     with np.errstate(all="ignore"):
-        for name, variant in VARIANTS:
+        for name, variant in VARIANTS[: 1 if shift else None]:
             codec = get(name, path="numpy", **variant)
             for rows, width in shapes:
                 if variant.get("nibbles") and width % 32:
