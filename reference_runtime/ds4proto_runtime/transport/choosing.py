@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ds4proto.link.ds4t_texts import text_of
 from ds4proto.link.rdma_attributes import INFINIBAND, MAX_VECTOR, MESSAGE
@@ -60,18 +61,30 @@ def choose(
         return native
     if provider.system == "macos":
         return choose_macos(devices, name=options.device, gid_index=options.gid_index)
+    if options.gid_index is None:
+        devices = tuple(map(_routed, devices))
     found = choose_linux(
         devices,
         control_address or "",
         name=options.device,
         gid_index=options.gid_index,
     )
+    if isinstance(found, NoChoice) and found.verdict == "no usable GID":
+        bare = [d.name for d in devices if d.state == "ACTIVE" and not d.gids]
+        if bare and options.device in (None, *bare):
+            step = f"give the interface of {', '.join(bare)} an IPv4 address"
+            found = replace(found, next_step=f"{found.next_step}; {step}")
     if isinstance(found, NoChoice) and control_address is None:
         for device in devices:  # several may do: which one is settled by the address
             one = choose_linux([device], "", gid_index=options.gid_index)
             if isinstance(one, Choice) and options.device in (None, device.name):
                 return one
     return found
+
+
+def _routed(device: Device) -> Device:
+    """Leave link-local entries out: they exist on every port and lead nowhere."""
+    return replace(device, gids=tuple(e for e in device.gids if not e.link_local))
 
 
 def _native(devices: tuple[Device, ...], name: str | None) -> NoChoice | None:

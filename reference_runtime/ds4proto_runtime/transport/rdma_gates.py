@@ -12,6 +12,7 @@ from ds4proto.link.ds4t_identity import TpSettings
 from ds4proto.link.ds4t_rdma_bulk import BulkGate, BulkWindow, bulk_over_rdma
 from ds4proto.link.ds4t_rdma_verify import VerifyWindow
 from ds4proto.link.ds4t_rdma_windows import Post, RdmaFailed, rdma_failed, slab_region
+from ds4proto.link.ds4t_texts import LocalProtocolError, text_of
 from ds4proto.link.rdma_attributes import DECODE_WINDOW
 from ds4proto.schema.ds4t_gates import BULK_TAG
 from ds4proto_runtime.tp.slab import Slab
@@ -120,6 +121,8 @@ class RdmaGates:
         link, window, requests = self._link, self._window, self._requests
         seq = link.row_seq
         nbytes = self._settings.identity.vector_bytes
+        if link.schedule.slot_of(seq) != 2 * layer + kind and self._failed is None:
+            raise LocalProtocolError(text_of("DS4T-SCHED-06", layer, kind, seq))
         trouble = self._open("row", layer, kind, seq, nbytes)
         try:
             if not window.active:

@@ -200,7 +200,7 @@ class Requests:
                 now,
                 "look at the peer's last lines",
             )
-        yield due
+        yield self._sockets.until(due)
 
     def flush(self) -> Steps[int | None]:
         """Put the queue pair into ERR and count what comes back.

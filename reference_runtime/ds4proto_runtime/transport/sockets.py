@@ -72,7 +72,7 @@ class PairSockets:
 
     def peer_gone(self, now: float) -> bool:
         """Look now and then whether the control connection has ended."""
-        if now - self._looked < _LOOK_SECONDS:
+        if now < self._looked + _LOOK_SECONDS:
             return False
         self._looked = now
         try:
@@ -81,6 +81,10 @@ class PairSockets:
             return False
         except OSError:
             return True
+
+    def until(self, due: float) -> float:
+        """Return when to wake: at ``due``, or to look at the control connection."""
+        return min(due, self._looked + _LOOK_SECONDS)
 
     # -- data --------------------------------------------------------------------
 
@@ -122,7 +126,7 @@ class PairSockets:
                     "the ranks run different phases, or cut bulk gates into windows "
                     "of different size: compare the granted depths on both",
                 )
-            yield due
+            yield self.until(due)
 
     def exchange(self, link: GateLink) -> Steps[None]:
         """Run the open gate of ``link`` over the data connection.
@@ -155,7 +159,7 @@ class PairSockets:
                 link.timeout(now)
             if self.peer_gone(now):
                 link.abort("the peer's control connection ended", now)
-            yield now if due is None else due
+            yield self.until(now if due is None else due)
 
     def _try_send(self, link: GateLink) -> int:
         try:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import socket
 from typing import Any, Literal
 
-from ds4proto.link.ds4t_gates import GateLink
-from ds4proto.link.ds4t_identity import Identity, TpSettings
-from ds4proto.link.rdma_choice import GidEntry
 from ds4proto_runtime.tp.slab import Slab
 from ds4proto_runtime.transport.options import RdmaOptions
 from ds4proto_runtime.transport.rdma import RdmaTransport
@@ -21,12 +18,18 @@ from ds4proto_runtime.transport.sim import (
 )
 from ds4proto_runtime.transport.sim_clock import SimClock, run_together
 
+from ds4proto.link.ds4t_gates import GateLink
+from ds4proto.link.ds4t_identity import Identity, TpSettings
+from ds4proto.link.rdma_choice import GidEntry
+
 TOY = Identity(999, 0, 2, 64, 32, 2, 0, 1, 4)
 """The model of the recorded RoCE sessions: 2 layers, vectors of 256 bytes."""
 WIDE = Identity(999, 0, 4, 4096, 128, 2, 0, 1, 8)
 """One message a vector; a batch region of 512 KiB: bulk crosses TCP."""
 BULKY = Identity(999, 0, 8, 4096, 128, 2, 0, 1, 16)
 """A batch region of 1 MiB, the least that sends bulk over the queue pair."""
+DEEP = Identity(999, 0, 16, 4096, 128, 2, 0, 1, 32)
+"""A batch region of 2 MiB: staged windows of up to 128 messages."""
 TWO_CHUNKS = Identity(999, 0, 8, 8192, 128, 2, 0, 1, 16)
 """Vectors of 32,768 bytes: two messages, the bound."""
 
@@ -34,6 +37,10 @@ TWO_CHUNKS = Identity(999, 0, 8, 8192, 128, 2, 0, 1, 16)
 def table(address: str, index: int = 1) -> list[GidEntry]:
     """What a Linux port shows: link-local first, then the IPv4 address."""
     return [link_local_gid(0), ipv4_gid(index, address)]
+
+
+OPEN: list[Rig] = []
+"""Rigs whose sockets the tests' fixture closes."""
 
 
 class Rig:
@@ -65,7 +72,11 @@ class Rig:
         self.identity = identity
         self.settings = tuple(
             TpSettings(
-                role, identity, dialect, transport="rdma", rdma_device=True  # type: ignore[arg-type]
+                role,
+                identity,
+                dialect,
+                transport="rdma",
+                rdma_device=True,  # type: ignore[arg-type]
             )
             for role in ("tp-leader", "tp-worker")
         )
@@ -73,7 +84,7 @@ class Rig:
         self.transports = tuple(
             RdmaTransport(
                 SimProvider([device], system),
-                RdmaOptions(qp_type=qp_type, **{**both, **own}),
+                RdmaOptions(**{"qp_type": qp_type, **both, **own}),
                 clock=self.clock,
                 say=said.append,
             )
@@ -82,6 +93,7 @@ class Rig:
         self.slabs = tuple(Slab(identity.n_layer, identity.n_embd) for _ in range(2))
         self.gates: tuple[RdmaGates, ...] = ()
         self.sockets: list[socket.socket] = []
+        OPEN.append(self)
 
     def close(self) -> None:
         for sock in self.sockets:
@@ -101,9 +113,14 @@ class Rig:
             *(
                 transport.connect_steps(c, d, link, slab, settings)
                 for transport, c, d, link, slab, settings in zip(
-                    self.transports, control, data, self.links, self.slabs,
-                    self.settings, strict=True,
-                )  # fmt: skip
+                    self.transports,
+                    control,
+                    data,
+                    self.links,
+                    self.slabs,
+                    self.settings,
+                    strict=True,
+                )
             )
         )
         if all(isinstance(g, RdmaGates) for g in found):
