@@ -8,6 +8,7 @@ encoders; ``choice`` the scheme, the element, and whether the values go past the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,15 @@ def _decode_rows(wire: Any, bits: Any, shape: Any, choice: Any) -> None:
                     target[2 * i + 1] = bits_of_f32(_F(high) * scale)
 
 
-decode_blocks = kernel(
-    _decode_blocks, "in:u8", "out:u32", "in:u32", "in:u32", "out:f32", "out:u32"
-)
-decode_rows = kernel(_decode_rows, "in:u8", "out:u32", "in:u32", "in:u32")
+@cache
+def block_decoder() -> Callable[..., None]:
+    """Return the compiled decoder of the formats with scales of one byte."""
+    return kernel(
+        _decode_blocks, "in:u8", "out:u32", "in:u32", "in:u32", "out:f32", "out:u32"
+    )
+
+
+@cache
+def row_decoder() -> Callable[..., None]:
+    """Return the compiled decoder of the formats with f32 scales."""
+    return kernel(_decode_rows, "in:u8", "out:u32", "in:u32", "in:u32")

@@ -9,6 +9,7 @@ most, a row may be shorter); ``pairs`` is ``codes`` seen as 16-bit numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -265,5 +266,16 @@ _ARGUMENTS: Final = (
     "out:u8",
     "in:u16",
 )
-encode_mx = kernel(_encode_mx, *_ARGUMENTS)
-encode_nv = kernel(_encode_nv, *_ARGUMENTS)
+
+
+# Compiling takes seconds the first time, so that each is left until it is asked for.
+@cache
+def mx_encoder() -> Callable[..., None]:
+    """Return the compiled encoder of the formats with E8M0 scales."""
+    return kernel(_encode_mx, *_ARGUMENTS)
+
+
+@cache
+def nv_encoder() -> Callable[..., None]:
+    """Return the compiled encoder of the formats with two levels of scales."""
+    return kernel(_encode_nv, *_ARGUMENTS)

@@ -72,13 +72,14 @@ def _row_scaled(form: RowScaled) -> tuple[Step, Step]:
     choice = _choice(element, form.order == "divide")
     numbers = np.array([form.divisor, form.lowest, form.highest], dtype=np.float32)
     layout = form.layout
+    to_wire, to_values = row_encode.row_encoder(), decoders.row_decoder()
 
     def encode(bits: Array, wire: Array, rows: int, width: int) -> None:
         shape = _shape(layout, rows, width)
-        row_encode.encode_rows(bits, wire, shape, choice, numbers, *_codes())
+        to_wire(bits, wire, shape, choice, numbers, *_codes())
 
     def decode(wire: Array, bits: Array, rows: int, width: int) -> None:
-        decoders.decode_rows(wire, bits, _shape(layout, rows, width), choice)
+        to_values(wire, bits, _shape(layout, rows, width), choice)
 
     return encode, decode
 
@@ -86,6 +87,8 @@ def _row_scaled(form: RowScaled) -> tuple[Step, Step]:
 def _blocks(
     layout: RowLayout, kernel: Callable[..., None], to_wire: Array, to_values: Array
 ) -> tuple[Step, Step]:
+    back = decoders.block_decoder()
+
     def encode(bits: Array, wire: Array, rows: int, width: int) -> None:
         subs = width // SUB
         largest = np.empty(subs, dtype=np.uint32)
@@ -99,7 +102,7 @@ def _blocks(
         plain = np.empty(min(width, CHUNK), dtype=np.uint32)
         choice = np.append(to_values, np.uint32(bits.nbytes >= STREAM_FROM))
         shape = _shape(layout, rows, width)
-        decoders.decode_blocks(wire, bits, shape, choice, factor, plain)
+        back(wire, bits, shape, choice, factor, plain)
 
     return encode, decode
 
@@ -113,7 +116,7 @@ def _mx(form: Mx) -> tuple[Step, Step]:
     to_wire = _choice(SCALE_RULES.index(form.scale), element, halves)
     packing = decoders.HALVES if halves else decoders.PAIRS
     to_values = _choice(decoders.MX, decoders.FP8 if fp8 else packing)
-    return _blocks(form.layout, encoders.encode_mx, to_wire, to_values)
+    return _blocks(form.layout, encoders.mx_encoder(), to_wire, to_values)
 
 
 def _nv(form: Nv) -> tuple[Step, Step]:
@@ -125,7 +128,7 @@ def _nv(form: Nv) -> tuple[Step, Step]:
         decoders.NV_ENCODE if stored else decoders.NV_DECODE,
         decoders.HALVES if halves else decoders.PAIRS,
     )
-    return _blocks(form.layout, encoders.encode_nv, to_wire, to_values)
+    return _blocks(form.layout, encoders.nv_encoder(), to_wire, to_values)
 
 
 def _any_width(step: Step, layout: RowLayout, unit: int, *, encodes: bool) -> Step:

@@ -7,6 +7,7 @@ for a scale a row); the width is a multiple of the block, and even for nibbles.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -113,6 +114,16 @@ def _encode_rows(
                     pack_pairs(pairs, packed, size // 2)
 
 
-encode_rows = kernel(
-    _encode_rows, "in:u32", "out:u8", "in:u32", "in:u32", "in:f32", "out:u8", "in:u16"
-)
+@cache
+def row_encoder() -> Callable[..., None]:
+    """Return the compiled encoder of the formats with f32 scales."""
+    return kernel(
+        _encode_rows,
+        "in:u32",
+        "out:u8",
+        "in:u32",
+        "in:u32",
+        "in:f32",
+        "out:u8",
+        "in:u16",
+    )
