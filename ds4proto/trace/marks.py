@@ -11,7 +11,7 @@ from ds4proto.trace.tcp_events import Data, Gap
 __all__ = ["Marks"]
 
 _MANY: Final = 512
-_KEPT: Final = 4096
+_KEPT: Final = 1024
 
 
 class Marks:
@@ -64,9 +64,18 @@ class Marks:
             pieces.popleft()
 
     def _thin(self) -> None:
-        """Keep every so many segments of old pieces: a frame is longer than them."""
+        """Keep some segments of old pieces, evenly spread: a frame is longer."""
         kept = list(self._pieces)
         middle = [mark for piece in kept[1:-2] for mark in zip(*piece, strict=True)]
-        middle = middle[:: 1 + len(middle) // _KEPT]
-        starts, packets, times = map(list, zip(*middle, strict=True))
-        self._pieces = deque([kept[0], (starts, packets, times), *kept[-2:]])
+        if len(middle) > _KEPT:
+            low, high = middle[0][0], middle[-1][0]
+            starts = [mark[0] for mark in middle]
+            wanted = {
+                bisect_right(starts, low + (high - low) * k // _KEPT) - 1
+                for k in range(_KEPT + 1)
+            }
+            middle = [middle[k] for k in sorted(wanted)]
+        columns = list(map(list, zip(*middle, strict=True)))
+        self._pieces = deque(
+            [kept[0], (columns[0], columns[1], columns[2]), *kept[-2:]]
+        )
