@@ -68,6 +68,11 @@ class Decoder:
         """Runs found so far."""
         return self.table.runs
 
+    def is_foreign(self, stream: int) -> bool:
+        """Tell whether a connection's bytes so far are no protocol of ours."""
+        watch = self._watches.get(stream)
+        return watch is not None and watch.foreign
+
     def start_at(self, time_ns: int) -> None:
         """Tell the time of the capture's first packet; later calls do nothing."""
         if self._start_ns is None:

@@ -1,0 +1,90 @@
+"""Several captures become one, ordered by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge as merge_sorted
+from os import PathLike
+from typing import BinaryIO, NamedTuple
+
+from ds4proto.pcap import CaptureReader, PcapngWriter
+
+__all__ = ["Merged", "merge"]
+
+
+class Merged(NamedTuple):
+    """What a merge wrote: packets, and the inputs that end inside a record."""
+
+    packets: int
+    truncated: tuple[str, ...]
+
+
+Packet = tuple[int, int, int, bytes, int]
+"""Time in ns, number of the input, link type, captured bytes, length on the wire."""
+
+
+def _packets(
+    number: int, name: str | PathLike[str], shift_ns: int, truncated: list[str]
+) -> Iterator[Packet]:
+    with CaptureReader(name) as reader:
+        for batch in reader:
+            for row in range(len(batch)):
+                yield (
+                    max(0, int(batch.time_ns[row]) + shift_ns),
+                    number,
+                    int(batch.linktype[row]),
+                    bytes(batch.packet(row)),
+                    int(batch.origlen[row]),
+                )
+        if reader.info.truncated:
+            truncated.append(str(name))
+
+
+def merge(
+    names: Sequence[str | PathLike[str]],
+    target: BinaryIO,
+    *,
+    shifts_ns: Sequence[int] = (),
+) -> Merged:
+    """Write the packets of several captures to one pcapng stream.
+
+    Each input is taken to be in order of time by itself; an interface is written for
+    each input and link type, named by the input's file.
+
+    Parameters
+    ----------
+    names : sequence of path
+    target : binary stream
+    shifts_ns : sequence of int
+        Added to the times of each input, nanoseconds; none shifts nothing.
+
+    Raises
+    ------
+    CaptureError
+        At damage in an input.
+    """
+    from pathlib import Path
+
+    truncated: list[str] = []
+    shifts = [*shifts_ns, *(0 for _ in range(len(names) - len(shifts_ns)))]
+    sources = [
+        _packets(number, name, shifts[number], truncated)
+        for number, name in enumerate(names)
+    ]
+    known: dict[tuple[int, int], int] = {}
+    writer: PcapngWriter | None = None
+    for time_ns, number, linktype, data, size in merge_sorted(
+        *sources, key=lambda one: one[:2]
+    ):
+        place = (number, linktype)
+        name = Path(names[place[0]]).name
+        if writer is None:
+            writer = PcapngWriter(target, linktype=place[1], interface_name=name)
+            known[place] = 0
+        elif place not in known:
+            known[place] = writer.add_interface(place[1], name=name)
+        writer.packet(time_ns, data, origlen=size, interface=known[place])
+    if writer is None:
+        writer = PcapngWriter(target)
+    writer.close()
+    return Merged(writer.packets, tuple(truncated))
