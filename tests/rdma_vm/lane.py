@@ -169,6 +169,8 @@ class Lane:
             "worker": worker,
         }
         self.rows.append(row)
+        if self._out is not None:
+            self._out.write_text(json.dumps(self.rows, indent=1))
         note = wrong or seen(leader, worker)
         print(
             f"{row['verdict']:4} {name:28} {row['qp']:3} {seconds:6.2f} s  "
@@ -183,8 +185,6 @@ class Lane:
         failed = [row for row in self.rows if row["verdict"] != "ok"]
         for row in failed:
             print(json.dumps(row, indent=1))
-        if self._out is not None:
-            self._out.write_text(json.dumps(self.rows, indent=1))
         print(f"{len(self.rows) - len(failed)} of {len(self.rows)} cases passed")
         return 1 if failed else 0
 
@@ -220,7 +220,7 @@ def cases(lane: Lane) -> None:
 def faults(lane: Lane, qp: str, base: dict[str, Any]) -> None:
     """Losses on the wire, and messages that come before their receives."""
     drop = "tc qdisc add dev v0 root netem loss 100%"
-    clear = "tc qdisc del dev v0 root"
+    clear = "tc qdisc del dev v0 root 2>/dev/null || true"
     cut = {
         **base,
         "gate_seconds": 2.0,
