@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,16 +16,10 @@ from ds4proto.link.ds4d_session import (
     SettingError,
 )
 from ds4proto.link.ds4d_texts import text
+from ds4proto.preflight.options_ds4d import number
 
-_NUMBER: Final = re.compile(r"\s*\+?([0-9]{1,31})")
 _MIB: Final = 1 << 20
 Environment = Mapping[str, str]
-
-
-def number(words: str) -> int | None:
-    """Return a decimal number as C's strtoul takes one, None for anything else."""
-    match = _NUMBER.fullmatch(words)
-    return int(match[1]) if match else None
 
 
 def _bounded(env: Environment, name: str, low: int, high: int) -> int | None:
