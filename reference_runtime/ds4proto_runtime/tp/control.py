@@ -54,7 +54,6 @@ class ControlPipe:
 
     def say(self, event: Any) -> None:
         """Write the frames that say ``event``."""
-        self._pull()
         machine: Any = self.machine
         self.write(machine.send(event, monotonic()))
 
@@ -128,6 +127,16 @@ class ControlPipe:
             elif limit is not None and now - start >= limit:
                 raise self._lost("timeout", f"nothing came for {limit:g} s")
 
+    def event_at_hand(self) -> Any:
+        """Return an event if one is there or has just come; waits for nothing."""
+        self._pull()
+        if not self._waiting:
+            self._read(0.0)
+            self._pull()
+        if self._waiting and not isinstance(self._waiting[0], PairFailed):
+            return self._waiting.popleft()
+        return None
+
     def _pull(self) -> None:
         """Take the machine's events; its own frames go out before any other."""
         for event in self.machine.events():
@@ -143,10 +152,10 @@ class ControlPipe:
         if self.machine.failure is not None:
             raise pair_error(self.machine.failure, self._role)
 
-    def _read(self) -> None:
+    def _read(self, longest: float = _SLICE) -> None:
         machine = self.machine
         due = machine.deadline()
-        left = _SLICE if due is None else min(_SLICE, max(0.0, due - monotonic()))
+        left = longest if due is None else min(longest, max(0.0, due - monotonic()))
         room = machine.get_buffer()
         if not len(room):
             # a whole frame waits that the state does not take: only time passes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
@@ -90,6 +91,8 @@ class TcpGates:
         timeout = struct.pack("ll", whole, int((look - whole) * 1e6))
         data.setblocking(True)
         data.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self.on_quiet: Callable[[], None] | None = None
+        """Called when nothing has moved for a look, the gate being open."""
         self._both, self._writing = select.poll(), select.poll()
         self._both.register(data, select.POLLIN | select.POLLOUT)
         self._writing.register(data, select.POLLOUT)
@@ -206,6 +209,8 @@ class TcpGates:
     def _look_around(self) -> None:
         """Judge a standstill: is it too late, and is the peer still there."""
         link = self._link
+        if self.on_quiet is not None:
+            self.on_quiet()
         link.timeout(monotonic())
         try:
             gone = not self._control.recv(1, socket.MSG_PEEK | _NOW)

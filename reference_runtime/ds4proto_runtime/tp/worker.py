@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ds4proto.errors import Ds4ProtoError
@@ -25,6 +26,7 @@ from ds4proto_runtime.engines.base import F32, EngineError
 from ds4proto_runtime.tp.bringup import join_leader
 from ds4proto_runtime.tp.engine import RankEngine
 from ds4proto_runtime.tp.errors import gate_error
+from ds4proto_runtime.tp.gates import TcpGates
 from ds4proto_runtime.tp.rank import (
     Rank,
     RdmaProvider,
@@ -104,6 +106,9 @@ class TpWorker:
         self._pipe = self.rank.pipe
         self._runner = self.rank.runner
         self._total = 0
+        self._in_sync = False
+        if isinstance(self.rank.transport, TcpGates):
+            self.rank.transport.on_quiet = self._answer_progress
 
     def __enter__(self) -> TpWorker:
         return self
@@ -189,6 +194,7 @@ class TpWorker:
             assert hidden is not None
             return say_.SyncDone(known, OK, self._half(hidden))
         self._total = len(tokens)
+        self._in_sync = True
         hidden, status, text = None, OK, ""
         if self._meet(START, 0):
             status = INTERRUPTED
@@ -200,6 +206,7 @@ class TpWorker:
                 status = OK if hidden is not None else INTERRUPTED
             except EngineError as error:
                 status, text = FAILED, str(error)
+        self._in_sync = False
         self._meet(END, status)
         if hidden is None:
             self._runner.invalidate(known)
@@ -222,13 +229,25 @@ class TpWorker:
             due = theirs.point == point and (point == END or theirs.current == current)
             reply = mine
             if not due and theirs.point not in (START, END):
-                reply = Checkpoint(
-                    theirs.point, theirs.current, theirs.total, mine.cancelled
-                )
+                reply = replace(theirs, cancelled=mine.cancelled)
             self._pipe.say(reply)
             agreed = self._agreed()
             if reply is mine or agreed.cancelled:
                 return agreed.cancelled
+
+    def _answer_progress(self) -> None:
+        """Answer a checkpoint while a gate waits for the leader.
+
+        An engine that reports more progress than ours stops for the answer before it
+        comes to the gate; the same words are the answer (chapter 5.1).
+        """
+        if not self._in_sync:
+            return
+        event = self._pipe.event_at_hand()
+        if isinstance(event, PeerCheckpoint):
+            theirs = event.checkpoint
+            self._pipe.say(replace(theirs, cancelled=False))
+            self._agreed()
 
     def _agreed(self) -> Checkpoint:
         while True:
