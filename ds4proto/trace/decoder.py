@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
 from os import PathLike
 from typing import Any, BinaryIO, Final, cast
 
@@ -214,22 +214,24 @@ def in_order(rows: Iterable[FrameRow], window: int) -> Iterator[FrameRow]:
 
     An error of `rows` is raised when the rows before it are out.
     """
-    held: list[tuple[int, int, FrameRow]] = []
+    held: deque[FrameRow] = deque()
     damage: Exception | None = None
-    source = enumerate(rows)
+    source = iter(rows)
     while True:
         try:
-            number, row = next(source)
+            row = next(source)
         except StopIteration:
             break
         except (ValueError, OSError) as error:
             damage = error
             break
-        heappush(held, (row.last_packet, number, row))
+        packet, place = row.last_packet, len(held)
+        while place and held[place - 1].last_packet > packet:
+            place -= 1
+        held.insert(place, row)
         if len(held) > window:
-            yield heappop(held)[2]
-    while held:
-        yield heappop(held)[2]
+            yield held.popleft()
+    yield from held
     if damage is not None:
         raise damage
 

@@ -89,6 +89,10 @@ class RowMaker:
         self._violations: dict[Direction, list[Problem]] = {d: [] for d in DIRECTIONS}
         self._start: dict[Direction, bytes] = dict.fromkeys(DIRECTIONS, b"")
         self._addresses = (str(a), str(b))
+        self._sides: tuple[tuple[int, Side], tuple[int, Side]] = (
+            (number, "a"),
+            (number, "b"),
+        )
 
     def rows(
         self, events: Iterable[Any], observer: StreamObserver
@@ -259,11 +263,11 @@ class RowMaker:
         last: tuple[int, int],
     ) -> FrameRow:
         src, dst = self._addresses
-        sends: Side = "a"
-        takes: Side = "b"
+        role = self._table.roles.get
+        src_role = role(self._sides[0]) or src
+        dst_role = role(self._sides[1]) or dst
         if direction == "b>a":
-            src, dst, sends, takes = dst, src, "b", "a"
-        role = self._table.role
+            src, dst, src_role, dst_role = dst, src, dst_role, src_role
         return FrameRow(
             0 if run is None else run.number,
             self.number,
@@ -282,8 +286,8 @@ class RowMaker:
             last[1] / 1e9,
             src,
             dst,
-            role(self.number, sends) or src,
-            role(self.number, takes) or dst,
+            src_role,
+            dst_role,
             payload,
         )
 

@@ -20,11 +20,12 @@ class Marks:
     `at` is asked for offsets that mostly ascend.
     """
 
-    __slots__ = ("_end", "_pieces")
+    __slots__ = ("_current", "_end", "_pieces")
 
     def __init__(self) -> None:
         # offsets of segments, their packets and times, ascending; the last is current
         self._pieces: deque[tuple[list[int], list[int], list[int]]] = deque()
+        self._current: tuple[list[int], list[int], list[int]] = ([0], [0], [0])
         self._end = 0
 
     def add(self, data: Data) -> None:
@@ -37,6 +38,7 @@ class Marks:
             piece = (
                 marks.offset.tolist(), marks.packet.tolist(), marks.time_ns.tolist(),
             )  # fmt: skip
+        self._current = piece
         self._pieces.append(piece)
         if len(self._pieces) > _MANY:
             self._thin()
@@ -44,10 +46,15 @@ class Marks:
     def add_gap(self, gap: Gap) -> None:
         """Note bytes that crossed the wire but are not in the capture."""
         self._end = gap.offset + gap.length
-        self._pieces.append(([gap.offset], [gap.packet], [gap.time_ns]))
+        self._current = ([gap.offset], [gap.packet], [gap.time_ns])
+        self._pieces.append(self._current)
 
     def at(self, offset: int) -> tuple[int, int]:
         """Return (packet number, time in ns) of the segment that carries `offset`."""
+        starts, packets, times = self._current
+        if starts[0] <= offset:
+            k = bisect_right(starts, offset) - 1
+            return packets[k], times[k]
         for starts, packets, times in reversed(self._pieces):
             if starts[0] <= offset:
                 k = bisect_right(starts, offset) - 1

@@ -70,21 +70,13 @@ class _Buffered:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def put(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size >= _FLUSH:
-            self.flush()
+        self._block = bytearray()
 
     def flush(self) -> None:
         """Write what is held."""
-        if self._parts:
-            self._stream.write(b"".join(self._parts))
-            self._parts.clear()
-            self._size = 0
+        if self._block:
+            self._stream.write(bytes(self._block))
+            self._block.clear()
         self._stream.flush()
 
     def finish(self) -> None:
@@ -107,21 +99,26 @@ class JsonLines(_Buffered):
     ) -> None:
         super().__init__(stream)
         self._columns = columns
-        self._encode = msgspec.json.Encoder().encode
-        self._prefix = b"{"
+        self._encoder = msgspec.json.Encoder()
+        self._prefix = b""
 
     def file(self, name: str | None) -> None:
         """Name the capture in every line from here on."""
-        key = self._encode({"file": plain(name)})[:-1] + b"," if name else b"{"
-        self._prefix = key
+        head = self._encoder.encode({"file": plain(name)})
+        self._prefix = head[:-1] + b"," if name else b""
 
     def write(self, row: FrameRow) -> None:
         """Take a row."""
-        if self._columns is None:
-            line = self._encode(row)
+        block, columns = self._block, self._columns
+        value = row if columns is None else _picked(row, columns)
+        if self._prefix:
+            block += self._prefix
+            block += self._encoder.encode(value)[1:]
         else:
-            line = self._encode(_picked(row, self._columns))
-        self.put(self._prefix + line[1:] + b"\n")
+            self._encoder.encode_into(value, block, -1)
+        block += b"\n"
+        if len(block) >= _FLUSH:
+            self.flush()
 
 
 def _picked(row: FrameRow, columns: Mapping[str, Column]) -> dict[str, Any]:
@@ -167,7 +164,9 @@ class TextLines(_Buffered):
 
     def line(self, text: str) -> None:
         """Write one line as it is."""
-        self.put(f"{text.rstrip()}\n".encode("utf-8", "backslashreplace"))
+        self._block += f"{text.rstrip()}\n".encode("utf-8", "backslashreplace")
+        if len(self._block) >= _FLUSH:
+            self.flush()
 
     def file(self, name: str | None) -> None:
         """Put a capture's name above its rows."""

@@ -87,18 +87,25 @@ def layers_text(start: int, end: int, *, output: bool) -> str:
 
 
 class RunTable:
-    """All runs of a capture, and the roles of their connections' ends."""
+    """All runs of a capture, and the roles of their connections' ends.
+
+    Attributes
+    ----------
+    runs : list of Run
+    roles : dict
+        (stream number, side) -> role, where it is known.
+    """
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self._by_address: dict[tuple[str, Endpoint], Run] = {}
         self._pairs: dict[Endpoint, tuple[TpPair, Run]] = {}
         self._joined: dict[int, Run] = {}
-        self._roles: dict[tuple[int, Side], str] = {}
+        self.roles: dict[tuple[int, Side], str] = {}
 
     def role(self, stream: int, side: Side) -> str | None:
         """Return the role of one end of a connection, if it is known."""
-        return self._roles.get((stream, side))
+        return self.roles.get((stream, side))
 
     def is_listener(self, end: Endpoint) -> bool:
         """Tell whether an address is one that the peers of a run listen on."""
@@ -126,9 +133,9 @@ class RunTable:
         self._join(stream, run, "data")
         for side in ("a", "b"):
             control = next(n for n, kind in run.streams.items() if kind == "control")
-            role = self._roles.get((control, side))
+            role = self.roles.get((control, side))
             if role is not None:
-                self._roles[stream, side] = role
+                self.roles[stream, side] = role
         return run
 
     def any_run(self, stream: int, listener: Endpoint, protocol: str, kind: str) -> Run:
@@ -149,8 +156,8 @@ class RunTable:
         """Learn roles, shapes and schedule from a hello."""
         leads = fields.get("role") == 1
         other: Side = "b" if sender == "a" else "a"
-        self._roles[stream, sender] = "leader" if leads else "worker"
-        self._roles.setdefault((stream, other), "worker" if leads else "leader")
+        self.roles[stream, sender] = "leader" if leads else "worker"
+        self.roles.setdefault((stream, other), "worker" if leads else "leader")
         if leads or not run.hello:
             run.hello = {k: v for k, v in fields.items() if isinstance(v, int)}
         if leads and sender == "a":
@@ -179,8 +186,8 @@ class RunTable:
         self._own(run, "worker", data)
         run.workers[data] = role
         self._join(stream, run, "control")
-        self._roles[stream, sender] = role
-        self._roles[stream, other] = _COORDINATOR
+        self.roles[stream, sender] = role
+        self.roles[stream, other] = _COORDINATOR
         if f["layer_start"] == 0:
             run.note(
                 f"reverse topology: {role} owns the first layers, the coordinator "
@@ -207,11 +214,11 @@ class RunTable:
         self._join(stream, run, kind)
         other: Side = "b" if sender == "a" else "a"
         if 0 < index < len(roles):
-            self._roles.setdefault((stream, sender), roles[index - 1])
+            self.roles.setdefault((stream, sender), roles[index - 1])
         elif index == 0:
-            self._roles.setdefault((stream, sender), _COORDINATOR)
+            self.roles.setdefault((stream, sender), _COORDINATOR)
         if index < len(roles):
-            self._roles.setdefault((stream, other), roles[index])
+            self.roles.setdefault((stream, other), roles[index])
         self._ask(run, stream, f)
         return run
 
@@ -227,8 +234,8 @@ class RunTable:
             run.id_spaces.add("snapshot ids from 2^63")
         other: Side = "b" if sender == "a" else "a"
         if asks:
-            self._roles.setdefault((stream, sender), _COORDINATOR)
-            self._roles.setdefault((stream, other), run.workers.get(b, "worker"))
+            self.roles.setdefault((stream, sender), _COORDINATOR)
+            self.roles.setdefault((stream, other), run.workers.get(b, "worker"))
         return run
 
     def answer(self, stream: int, request: int) -> Request | None:
