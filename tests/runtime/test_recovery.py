@@ -204,3 +204,43 @@ def test_nothing_is_left_behind() -> None:
     assert all(not process.alive() for process in processes)
     assert open_sockets() == before
     assert threading.active_count() <= threads
+
+
+@pytest.mark.parametrize("layers", ["2:4", "5:output"])
+def test_a_worker_lost_before_a_save_fails_it_alone(
+    layers: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "session.dsv4"
+    with cluster(*SPLITS[3], patience=1.0) as found:
+        session = found.coordinator.session(1)
+        session.sync(START)
+        os.kill(found.workers[layers].pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(PipelineError):
+                session.save(path)
+        finally:
+            os.kill(found.workers[layers].pid, signal.SIGCONT)
+        assert not path.exists()
+        # a failed save disturbs neither the route nor the session
+        assert same_bits(session.eval(42).logits, alone([*START, 42]))
+        assert session.save(path) > 0
+
+
+def test_a_load_that_fails_half_way_puts_the_old_transcript_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "session.dsv4"
+    with cluster(*SPLITS[3], patience=1.0) as found:
+        session = found.coordinator.session(1)
+        session.sync([50, 51, 52])
+        session.save(path)
+        session.sync(START)
+        os.kill(found.workers["5:output"].pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(PipelineError):
+                session.load(path)
+        finally:
+            os.kill(found.workers["5:output"].pid, signal.SIGCONT)
+        outcome = session.eval(42)
+        assert outcome.n_tokens == len(START) + 1
+        assert same_bits(outcome.logits, alone([*START, 42]))

@@ -86,3 +86,20 @@ def test_only_exposed_listeners_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     dialling.bound_listener(("0.0.0.0", 0), log.append)
     assert len(log) == 1
     assert "no authentication" in log[0]
+
+
+def test_connect_options_of_the_environment() -> None:
+    from ds4proto_runtime.pipeline import dialling
+    from ds4proto_runtime.pipeline.settings import SocketSettings
+
+    log: list[str] = []
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        host, port = server.getsockname()
+        words = {"recorder": None, "log": log.append, "phase": "dialling"}
+        bound = SocketSettings(bind_if="lo")
+        with pytest.raises(OSError, match="not supported"):
+            dialling.connect(host, port, bound, **words)
+        traced = SocketSettings(trace=True, bind_host="127.0.0.1")
+        dialling.connect(host, port, traced, **words).close()
+    assert len(log) == 1
+    assert log[0].startswith(f"connected to {host}:{port} from 127.0.0.1 in ")

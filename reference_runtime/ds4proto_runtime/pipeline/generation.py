@@ -154,23 +154,26 @@ def generate(
     return done
 
 
-def replay_check(session: Any, tokens: Sequence[int], progress: Progress) -> str | None:
-    """Prefill twice with reset; return None, or ds4's line that counts differences."""
+def replay_check(
+    session: Any, tokens: Sequence[int], progress: Progress
+) -> tuple[str | None, float]:
+    """Prefill twice with reset; compare all logits.
+
+    Returns
+    -------
+    tuple
+        None, or ds4's line that counts differences; seconds of the second prefill.
+    """
     before: F32 = session.sync(tokens, fresh=True, progress=progress).logits
-    after: F32 = session.sync(tokens, fresh=True, progress=progress).logits
+    outcome = session.sync(tokens, fresh=True, progress=progress)
+    after: F32 = outcome.logits
     differing = np.flatnonzero(before.view(np.uint32) != after.view(np.uint32))
     if not len(differing):
-        return None
+        return None, outcome.seconds
     gaps = np.abs(before - after)
     worst = int(np.nanargmax(gaps)) if not np.isnan(gaps).all() else int(differing[0])
-    return text(
-        "DS4D-COORD-41",
-        len(differing),
-        float(gaps[worst]),
-        worst,
-        float(before[worst]),
-        float(after[worst]),
-    )
+    told = (float(gaps[worst]), worst, float(before[worst]), float(after[worst]))
+    return text("DS4D-COORD-41", len(differing), *told), outcome.seconds
 
 
 __all__ = [

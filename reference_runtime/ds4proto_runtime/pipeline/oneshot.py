@@ -228,9 +228,10 @@ def _one_prompt(
         session.load(Path(options.load))
         start = list(session.tokens)
     tokenizer, ids = _tokens(engine, prompt, start)
+    checked_s = 0.0
     if options.replay_check:
         with progress("replay check", 2 * len(ids)) as advance:
-            fault = replay_check(session, ids, advance)
+            fault, checked_s = replay_check(session, ids, advance)
         if fault is not None:
             say(fault)
             return ExitCode.FAILED
@@ -244,6 +245,8 @@ def _one_prompt(
         more["handover"] = local.report(done)
     else:
         done = _generate(options, OverRoute(session), ids, tokenizer, engine)
+    # after a replay check nothing is left to prefill
+    done.prefill_s = checked_s or done.prefill_s
     if options.save is not None:
         if done.tokens and not options.local_decode:
             session.eval(done.tokens[-1])

@@ -181,6 +181,8 @@ class PipelineSession:
         if self.logits is None:
             raise PipelineError("nothing has been evaluated yet: the prompt is empty")
         seconds = perf_counter() - started
+        if kind == "eval" and owner.sockets.profile:
+            owner.log(f"decode at {len(self.tokens) - 1}: {seconds * 1e3:.3f} ms")
         return Outcome(self.logits, done.n_tokens, seconds, done.replayed)
 
     def _route(self) -> Route:

@@ -15,11 +15,11 @@ from ds4proto.link.ds4d_events import (
 )
 from ds4proto.link.ds4d_snapshot_client import LoadClient, SaveClient, ShardKey
 from ds4proto.link.ds4d_snapshot_server import full_chunks
-from ds4proto.peer import DS4D_DIAL, PeerLost, SocketChannel, dial
+from ds4proto.peer import PeerLost, SocketChannel
 from ds4proto.schema.problem import Buf
 from ds4proto_runtime import kv
-from ds4proto_runtime.pipeline.dialling import dial_reason
-from ds4proto_runtime.pipeline.line import SLICE_S, now, tapped
+from ds4proto_runtime.pipeline.dialling import connect, dial_reason
+from ds4proto_runtime.pipeline.line import SLICE_S, now
 
 if TYPE_CHECKING:
     from ds4proto.link.ds4d_registry import WorkerEntry
@@ -107,18 +107,16 @@ def _dial(owner: PipelineCoordinator, entry: WorkerEntry) -> SocketChannel:
     from ds4proto_runtime.pipeline.session import PipelineError
 
     try:
-        channel = dial(
+        return connect(
             entry.host,
             entry.port,
-            deadline=now() + owner.sockets.send_s,
-            retry=DS4D_DIAL,
-            bind_host=owner.sockets.bind_host,
+            owner.sockets,
+            recorder=owner.recorder,
+            log=owner.log,
             phase="dialling a worker's data port",
         )
     except (PeerLost, OSError) as error:
         raise PipelineError(dial_reason(entry.host, entry.port, error)[0]) from None
-    owner.sockets.apply(channel.fileno())
-    return tapped(channel, owner.recorder, opened_by_us=True)
 
 
 def _send(

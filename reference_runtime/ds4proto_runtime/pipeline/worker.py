@@ -31,10 +31,15 @@ from ds4proto.link.ds4d_worker_events import (
     SaveShard,
 )
 from ds4proto.link.events import Violation
-from ds4proto.peer import DS4D_DIAL, Listener, PeerLost, Recorder, dial
+from ds4proto.peer import Listener, PeerLost, Recorder
 from ds4proto_runtime.engines.base import Engine
 from ds4proto_runtime.pipeline.activations import Decoding
-from ds4proto_runtime.pipeline.dialling import REDIAL_S, bound_listener, dial_reason
+from ds4proto_runtime.pipeline.dialling import (
+    REDIAL_S,
+    bound_listener,
+    connect,
+    dial_reason,
+)
 from ds4proto_runtime.pipeline.line import SLICE_S, Line, now, tapped
 from ds4proto_runtime.pipeline.settings import SocketSettings
 from ds4proto_runtime.pipeline.worker_engine import (
@@ -138,11 +143,12 @@ class PipelineWorker:
     def _serve_coordinator(self) -> None:
         host, port = self._coordinator
         try:
-            channel = dial(
+            channel = connect(
                 host,
                 port,
-                deadline=now() + self._sockets.send_s,
-                retry=DS4D_DIAL,
+                self._sockets,
+                recorder=self._recorder,
+                log=self._log,
                 bind_host=self._source(),
                 alive=lambda: not self._stop.is_set(),
                 phase="dialling the coordinator",
@@ -151,8 +157,6 @@ class PipelineWorker:
             if not self._stop.is_set():
                 self._log(dial_reason(host, port, error)[0])
             return
-        self._sockets.apply(channel.fileno())
-        tapped(channel, self._recorder, opened_by_us=True)
         if self._listener is None:
             self._open_listener((channel.local[0], 0))
         with self._lock:
@@ -170,7 +174,7 @@ class PipelineWorker:
     def _source(self) -> str | None:
         """Return where to dial from: where this worker's data port can be met."""
         if self._sockets.bind_host is not None:
-            return self._sockets.bind_host
+            return None
         if self._listen is None or self._listen[0] in ("0.0.0.0", "::", ""):
             return None
         return self._listen[0]
@@ -360,12 +364,12 @@ class PipelineWorker:
     def _dial_next(self, event: OpenForward) -> None:
         forwarder = event.forwarder
         try:
-            channel = dial(
+            channel = connect(
                 event.host,
                 event.port,
-                deadline=now() + self._sockets.send_s,
-                retry=DS4D_DIAL,
-                bind_host=self._sockets.bind_host,
+                self._sockets,
+                recorder=self._recorder,
+                log=self._log,
                 alive=lambda: not (self._stop.is_set() or forwarder.closed),
                 phase="dialling the next worker",
             )
@@ -375,8 +379,6 @@ class PipelineWorker:
                 forwarder.failed(reason, now(), resolving=resolving)
             self._settle(forwarder)
             return
-        self._sockets.apply(channel.fileno())
-        tapped(channel, self._recorder, opened_by_us=True)
         line = self._line(forwarder, channel)
         with self._lock:
             forwarder.opened(now())
