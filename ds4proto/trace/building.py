@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from construct import Bytes
-
 from ds4proto.link.events import FrameReceived
 from ds4proto.schema.declare import (
+    FieldSpec,
     FrameSpec,
     Layout,
     One,
@@ -45,15 +44,19 @@ def _plan(spec: FrameSpec) -> _Plan:
             texts.append(tail.path)
         elif isinstance(tail, Records | One) and _has_odd(tail.record):
             others.append(tail.path)
-    others += [f.path for f in spec.body.fields if isinstance(f.type, Bytes)]
+    others += [f.path for f in spec.body.fields if _is_raw(f)]
     return _Plan(tuple(payloads), tuple(texts), tuple(others))
 
 
 def _has_odd(record: Layout) -> bool:
     """Tell whether a record holds text or raw bytes."""
-    return any(isinstance(f.type, Bytes) for f in record.fields) or any(
+    return any(map(_is_raw, record.fields)) or any(
         isinstance(tail, Payload | Text | Records | One) for tail in record.tails
     )
+
+
+def _is_raw(spec: FieldSpec) -> bool:
+    return spec.code.endswith("s")
 
 
 def fields_and_payload(

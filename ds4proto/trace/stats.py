@@ -36,6 +36,7 @@ class CaptureStats:
         self._gates: dict[int, Counter[str]] = defaultdict(Counter)
         self._last_gate: dict[int, float] = {}
         self._last_time = 0.0
+        self._stopped: set[int] = set()
         self._by_run: dict[int, Counter[str]] = defaultdict(Counter)
         self._payload: Counter[str] = Counter()
 
@@ -80,6 +81,8 @@ class CaptureStats:
             self._last_gate[row.run] = row.time
             gates[f"{row.type} {row.direction}"] += 1
             gates["gate_bytes"] += row.length
+        elif row.type == "STOP":
+            self._stopped.add(row.run)
         elif row.type in ("EVAL", "GLM_MTP"):
             gates["tokens"] += 1
         elif row.type in ("EVAL_BATCH", "MIXED_BATCH"):
@@ -167,6 +170,7 @@ class CaptureStats:
                     "tokens": tokens,
                     "row_gates_a_token": round(rows / tokens, 2) if tokens else None,
                     "gate_bytes": counts["gate_bytes"],
+                    "bytes_a_token": counts["gate_bytes"] // tokens if tokens else None,
                     "last_gate": self._last_gate.get(number),
                 }
             )
@@ -183,7 +187,8 @@ class CaptureStats:
         for run in self._decoder.decoder.runs:
             notes = list(run.notes)
             last = self._last_gate.get(run.number)
-            if last is not None and end - last > _QUIET_S:
+            running = run.number not in self._stopped
+            if running and last is not None and end - last > _QUIET_S:
                 notes.append(
                     f"no gates since {last:.3f} s; the capture ends at {end:.3f} s"
                 )

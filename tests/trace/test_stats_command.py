@@ -66,6 +66,17 @@ def test_the_numbers_of_a_tensor_parallel_run(stats: Stats) -> None:
     assert found["runs"][0]["streams"] == {"1": "control", "2": "data"}
 
 
+def test_a_run_that_fell_silent_is_noticed_and_one_that_ended_is_not(
+    stats: Stats,
+) -> None:
+    _, found, _ = stats(ROOT / "ds4t" / "v7_leader_hang.pcap", "--json")
+    assert any(n.startswith("no gates since") for n in found["runs"][0]["notes"])
+    _, found, _ = stats(ROOT / "ds4t" / "v9_late_second_worker.pcap", "--json")
+    assert found["runs"][0]["notes"] == []
+    # the second worker dials and nobody listens any more
+    assert any(one["notes"] == ["refused"] for one in found["connections"])
+
+
 def test_undecoded_bytes_come_with_reasons(stats: Stats) -> None:
     status, found, _ = stats(PROBES, "--json")
     assert status == 0
