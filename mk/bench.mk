@@ -1,6 +1,7 @@
 # A benchmark is a module bench/NAME.py; alone: python -m bench.NAME --json
+# bench/gpu.py wants a CUDA device and is left to bench/gpu.sh.
 
-BENCHMARKS := $(patsubst bench/%.py,%,$(filter-out bench/_%.py,$(wildcard bench/*.py)))
+BENCHMARKS := $(patsubst bench/%.py,%,$(filter-out bench/_%.py bench/gpu.py,$(wildcard bench/*.py)))
 
 .PHONY: bench
 bench: $(SETUP_STAMP) ## run every benchmark
