@@ -42,6 +42,7 @@ Examples:
   ds4proto decode run.pcap --where 'ds4d.result.result_kind == "LOGITS"'
   ds4proto decode run.pcap --fields time,src_role,ds4d.work.request,ds4d.work.pos0
   ds4proto decode run.pcap --format jsonl -o frames.jsonl
+  ds4proto decode run.pcap --roce port.pcap
   tcpdump -i lo -U -w - tcp | ds4proto decode -
 
 The exit status is 0 when frames were decoded, 2 when there were none; with --strict
@@ -71,6 +72,10 @@ it is 1 when a frame breaks a rule or bytes could not be decoded."""
     "--fast", is_flag=True,
     help="Parquet only: fixed fields alone, without rules, payloads and gates.",
 )  # fmt: skip
+@click.option(
+    "--roce", metavar="PCAP",
+    help="RoCE v2 packets recorded beside FILE: messages, retries, and their gates.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 at any problem.")
 def cmd(
     files: tuple[str, ...],
@@ -84,11 +89,12 @@ def cmd(
     until: float | None,
     dialect: str | None,
     fast: bool,
+    roce: str | None,
     strict: bool,
 ) -> int:
     """Decode captures."""
     if fast:
-        others = (where, fields, limit, until, dialect)
+        others = (where, fields, limit, until, dialect, roce)
         if form != "parquet" or follow or strict or any(o is not None for o in others):
             raise click.UsageError("--fast goes with --format parquet and -o alone")
         return _fast(files, output)
@@ -96,6 +102,8 @@ def cmd(
         raise click.UsageError("--until needs --follow")
     if follow and len(files) > 1:
         raise click.UsageError("--follow takes one FILE")
+    if roce is not None and (len(files) > 1 or follow or form == "parquet"):
+        raise click.UsageError("--roce goes with one FILE, as text or jsonl")
     from ds4proto.trace.decoder import CaptureDecoder
     from ds4proto.trace.output import columns_named, output_file
     from ds4proto.trace.where import compile_where
@@ -129,6 +137,8 @@ def cmd(
             if left == 0:
                 break
         writer.finish()
+        if roce is not None:
+            tally.problems += _roce(files[0], roce, form, stream)
     if not tally.frames:
         say("no frame could be decoded")
         return ExitCode.NOTHING_RAN
@@ -159,6 +169,23 @@ def _fast(files: tuple[str, ...], output: str | None) -> int:
         say("no frame could be decoded")
         return ExitCode.NOTHING_RAN
     return ExitCode.PASSED
+
+
+def _roce(control: str, roce: str, form: str, stream: Any) -> int:
+    """Write what crossed the queue pairs; return how much of it went wrong."""
+    import msgspec
+
+    from ds4proto.trace.roce import decode_roce
+    from ds4proto.trace.roce_text import roce_lines, roce_records
+
+    report = decode_roce(control, roce)
+    if form == "jsonl":
+        for record in roce_records(report):
+            stream.write(msgspec.json.encode(record) + b"\n")
+    else:
+        for line in roce_lines(report):
+            stream.write(printable(line).encode() + b"\n")
+    return len(report.findings)
 
 
 class _Tally:

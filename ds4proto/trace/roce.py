@@ -155,6 +155,11 @@ def decode_roce(control: Source | None, roce: Source) -> RoceReport:
     if control is not None:
         for row in CaptureDecoder(control, payload="none"):
             plan.feed(row)
+    return read_roce(plan, roce)
+
+
+def read_roce(plan: MessagePlan, roce: Source) -> RoceReport:
+    """Read a RoCE v2 capture under a plan that has been fed; see ``decode_roce``."""
     reader = _Reader(plan)
     if isinstance(roce, (str, PathLike)):
         with Path(roce).open("rb") as stream:

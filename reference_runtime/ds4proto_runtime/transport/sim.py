@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Literal
 
 from ds4proto.link.rdma_attributes import ETHERNET, QpAttributes, QpType
@@ -80,6 +81,10 @@ class Fabric:
         self._carried: Counter[str] = Counter()
         self._held: list[Callable[[], None]] = []
         self._next_number = 17
+        self.lock = RLock()
+
+    def pump(self) -> None:
+        """Catch up with the time; a virtual clock has nothing to do here."""
 
     # -- time --------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ds4proto.link.rdma_attributes import MTU_BYTES, RNR_MILLISECONDS, QpAttributes
 from ds4proto_runtime.transport.sim_parts import (
@@ -34,11 +35,25 @@ from ds4proto_runtime.transport.verbs import (
 if TYPE_CHECKING:
     from ds4proto_runtime.transport.sim import SimDevice
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 State = Literal["RESET", "INIT", "RTR", "RTS", "ERR"]
 _Answer = Literal["ack", "rnr", "remote", "nothing"]
 ENDLESS = 7
 """rnr_retry 7 never gives up; retry_cnt 7 does not on soft-RoCE."""
 _ACK_SECONDS = 4.096e-6
+
+
+def _locked(call: _Call) -> _Call:
+    """Let a live fabric catch up first, and keep other threads out."""
+
+    @wraps(call)
+    def locked(self: SimQueuePair, *args: Any, **words: Any) -> Any:
+        fabric = self.device.fabric
+        with fabric.lock:
+            fabric.pump()
+            return call(self, *args, **words)
+
+    return cast(_Call, locked)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +92,13 @@ class SimQueuePair:
         if self.state != state:
             raise VerbsError(call, errno.EINVAL, f"the queue pair is in {self.state}")
 
+    @_locked
     def to_init(self) -> None:
         """RESET to INIT."""
         self._need("INIT", "RESET")
         self.state = "INIT"
 
+    @_locked
     def to_rtr(
         self, *, qpn: int, psn: int, gid: bytes, lid: int, gid_index: int, mtu: int
     ) -> None:
@@ -97,12 +114,14 @@ class SimQueuePair:
         self._expected = psn & PSN_MASK
         self.state = "RTR"
 
+    @_locked
     def to_rts(self, *, psn: int) -> None:
         """RTR to RTS."""
         self._need("RTS", "RTR")
         self._next = psn & PSN_MASK
         self.state = "RTS"
 
+    @_locked
     def to_error(self) -> None:
         """Flush what is posted."""
         if self.state == "ERR":
@@ -115,6 +134,7 @@ class SimQueuePair:
             wr_id = self.receives.popleft().post.wr_id
             self._complete(Completion(wr_id, "WR_FLUSH_ERR", True))
 
+    @_locked
     def close(self) -> None:
         """Destroy it."""
         self.device.fabric.forget(self)
@@ -127,6 +147,7 @@ class SimQueuePair:
 
     # -- requests ----------------------------------------------------------------
 
+    @_locked
     def post_receives(self, memory: Memory, posts: Sequence[Post]) -> None:
         """Post receives in order."""
         assert isinstance(memory, SimMemory)
@@ -149,6 +170,7 @@ class SimQueuePair:
             else:
                 self.receives.append(Receive(self._posted, post, memory))
 
+    @_locked
     def post_sends(self, memory: Memory, posts: Sequence[Post]) -> None:
         """Post SENDs in order."""
         assert isinstance(memory, SimMemory)
@@ -175,6 +197,7 @@ class SimQueuePair:
                 self._out.append(message)
                 self._pump()
 
+    @_locked
     def poll(self, most: int = 16) -> list[Completion]:
         """Take completions."""
         count = min(most, len(self._queue))
