@@ -14,6 +14,7 @@ from ds4proto_runtime.tp.errors import PairError
 from ds4proto_runtime.tp.runner import Runner
 from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 
+from ds4proto.errors import PeerLost
 from ds4proto.link.ds4t_events import (
     CHUNK,
     END,
@@ -25,6 +26,7 @@ from ds4proto.link.ds4t_events import (
     START,
     BatchItem,
     RunSync,
+    RunVerify,
     SyncDone,
 )
 from ds4proto.link.plan import PlanOptions
@@ -208,3 +210,53 @@ def test_after_a_failed_gate_nothing_but_stop_is_said() -> None:
             with pytest.raises(PairError, match="gate transport failed"):
                 again()
     assert found.worker_error is not None
+
+
+def test_a_leader_that_leaves_before_its_verdict_is_named() -> None:
+    """The text is measured (facts, 13, 16)."""
+    with pair(toy(SHAPE)) as found:
+        leader = found.leader
+        known = leader.create(64)
+        leader.sync(known, PROMPT)
+        leader._send(RunVerify(known, (4, 5, 6)))
+        leader.rank.runner.block(known, (4, 5, 6))
+        leader.rank.close()
+    assert isinstance(found.worker_error, PeerLost)
+    assert "tp worker verify: tp: verify commit frame missing" in str(
+        found.worker_error
+    )
+
+
+def test_a_leader_that_leaves_between_commands_is_named() -> None:
+    with pair(toy(SHAPE)) as found:
+        known = found.leader.create(64)
+        found.leader.eval(known, 3)
+        found.leader.rank.close()
+    assert isinstance(found.worker_error, PeerLost)
+    assert "tp worker: tp: control channel closed" in str(found.worker_error)
+
+
+@pytest.mark.parametrize("operation", ["create", "sync", "batch", "destroy"])
+def test_a_worker_that_leaves_instead_of_an_answer_is_named(operation: str) -> None:
+    words = {
+        "create": "session create",
+        "sync": "prefill sync",
+        "batch": "decode batch",
+        "destroy": "session destroy",
+    }
+    with pair(toy(SHAPE), options(dialect="v10")) as found:
+        leader = found.leader
+        first, second = leader.create(64), leader.create(64)
+        assert found.worker is not None
+        worker = found.worker
+        # the gates are done, the answer is not said
+        worker._pipe.say = lambda _: worker.rank.close()  # type: ignore[method-assign]
+        asked = {
+            "create": lambda: leader.create(64),
+            "sync": lambda: leader.sync(first, PROMPT),
+            "batch": lambda: leader.batch([(first, 1), (second, 2)]),
+            "destroy": lambda: leader.destroy(first),
+        }
+        text = f"tp: worker failed during {words[operation]}"
+        with pytest.raises(PeerLost, match=text):
+            asked[operation]()
