@@ -53,3 +53,21 @@ def test_our_worker_answers_as_recorded(name: str, layers: str, count: int) -> N
                     raise AssertionError(f"{probe['name']}: {error}") from error
         finally:
             process.end()
+
+
+def test_last_words_arrive_although_more_was_sent() -> None:
+    """The ERROR is read whole, whatever follows the frame that caused it."""
+    unknown = bytes.fromhex("445334440000006300000000") + b"x" * (1 << 20)
+    with PipelineCoordinator(ToyEngine(range(5))) as coordinator:
+        process = spawn(worker_argv(coordinator.address, "5:output"), env=ENV)
+        try:
+            wait_until(coordinator.door.workers, "the worker registers")
+            (entry,) = coordinator.door.workers()
+            for _ in range(5):
+                probe = {"name": "junk behind", "expect": [], "end": "closed"}
+                told, _ = ask(
+                    (entry.host, entry.port), {**probe, "send": unknown.hex()}
+                )
+                assert told[12:] == b"unsupported distributed worker frame"
+        finally:
+            process.end()
