@@ -104,7 +104,7 @@ def cmd(
         raise click.UsageError("--follow takes one FILE")
     if roce is not None and (len(files) > 1 or follow or form == "parquet"):
         raise click.UsageError("--roce goes with one FILE, as text or jsonl")
-    from ds4proto.trace.decoder import CaptureDecoder
+    from ds4proto.trace.decoder import ORDER_WINDOW, CaptureDecoder
     from ds4proto.trace.output import columns_named, output_file
     from ds4proto.trace.where import compile_where
 
@@ -120,13 +120,15 @@ def cmd(
         writer = _writer(form, stream, columns, payload)
         for name in files:
             wait = _waiter(stop, until) if follow else None
+            live = follow or name == "-"  # somebody waits for the rows
             decoder = CaptureDecoder(
-                name, payload=payload, dialect=dialect, follow=follow, wait=wait
-            )
+                name, payload=payload, dialect=dialect, follow=follow, wait=wait,
+                reorder=0 if live else ORDER_WINDOW,
+            )  # fmt: skip
             writer.file(name if len(files) > 1 else None)
             writer.source(decoder)
             try:
-                left = _run(decoder, writer, meets, left, tally, flush=follow)
+                left = _run(decoder, writer, meets, left, tally, flush=live)
             except BrokenPipeError:
                 raise
             except ValueError as error:

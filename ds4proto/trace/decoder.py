@@ -19,13 +19,15 @@ from ds4proto.trace.streams import Watch
 from ds4proto.trace.tcp import Reassembler, stream_file_events
 from ds4proto.trace.tcp_events import Closed, Data, Gap, Opened, StreamEvent
 
-__all__ = ["CaptureDecoder", "Decoder", "Source", "decode"]
+__all__ = ["ORDER_WINDOW", "CaptureDecoder", "Decoder", "Source", "decode"]
 
 Source = str | PathLike[str] | BinaryIO
 Wait = Callable[[], bool]
 
 _GZIP: Final = b"\x1f\x8b"
 _PEEK: Final = 512
+ORDER_WINDOW: Final = 1024
+"""Rows held back so that they come in the order of the capture."""
 
 
 class Decoder:
@@ -151,7 +153,7 @@ class CaptureDecoder:
         dialect: str | None = None,
         follow: bool = False,
         wait: Wait | None = None,
-        reorder: int = 1024,
+        reorder: int = ORDER_WINDOW,
     ) -> None:
         self._reorder = 0 if follow else reorder
         self.decoder = Decoder(payload=payload, limits=limits, dialect=dialect)

@@ -120,6 +120,18 @@ class RowMaker:
                 self._due(direction, ()), self._table.run_of(self.number),
             )  # fmt: skip
 
+    def behind_end(
+        self, direction: Direction, length: int, observer: StreamObserver
+    ) -> Iterator[FrameRow]:
+        """Yield a row for bytes behind the end that a direction announced."""
+        reason = "behind the end"
+        self.totals[direction].lose(length, reason)
+        yield self._row(
+            direction, observer.protocol, observer.dialect, UNDECODED,
+            self._done[direction] - self.base[direction], length, {"reason": reason},
+            None, (), self._table.run_of(self.number),
+        )  # fmt: skip
+
     def before_first(self, observer: StreamObserver) -> Iterator[FrameRow]:
         """Yield rows for what lies before the point where decoding begins."""
         reason = "before the first header"

@@ -157,6 +157,9 @@ class Watch:
         direction = gap.direction
         if self.observer is not None:
             self._maker.marks[direction].add_gap(gap)
+            if direction in self._ended:
+                yield from self._maker.behind_end(direction, gap.length, self.observer)
+                return
             now = gap.time_ns / 1e9
             events = self.observer.gap(direction, gap.length, now, gap.reason)
             yield from self._maker.rows(events, self.observer)

@@ -246,6 +246,20 @@ def stream_bytes(path: Path, stream: int, direction: str) -> bytes:
     )
 
 
+def test_rows_from_a_pipe_come_while_it_is_open() -> None:
+    command = [sys.executable, "-m", "ds4proto", "decode", "-", "--format", "jsonl"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(THREE.read_bytes()[:30_000])
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["type"] == "HELLO"
+        process.stdin.close()
+        assert process.stdout.read().count(b"\n") > 5
+    assert process.returncode == 0
+
+
 def test_follow_sees_what_is_appended(tmp_path: Path) -> None:
     data = THREE.read_bytes()
     growing = tmp_path / "growing.pcap"
