@@ -40,9 +40,14 @@ class Line:
     start: int = 0
 
     def note(self, from_peer: bool, now: float, data: bytes) -> None:
-        """Keep one piece."""
-        if self.kept + len(data) <= MAX_BYTES:
-            self.kept += len(data)
+        """Keep one piece; neighbours of one sender are joined."""
+        if self.kept + len(data) > MAX_BYTES:
+            return
+        self.kept += len(data)
+        last = self.pieces[-1] if len(self.pieces) > self.start else None
+        if last is not None and data and last[2] and last[0] == from_peer:
+            self.pieces[-1] = (from_peer, now, last[2] + data)
+        else:
             self.pieces.append((from_peer, now, data))
 
     def stream(self, from_peer: bool) -> bytes:

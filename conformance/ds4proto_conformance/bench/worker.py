@@ -26,6 +26,8 @@ from ds4proto_conformance.wire import Ended, Frame, Wire
 
 __all__ = ["WorkerBench"]
 
+_POOL: Final = 16
+_FRESH: Final = 24
 _MANY: Final = 64
 """Token ids below this exist in every vocabulary."""
 
@@ -45,6 +47,8 @@ class WorkerBench(Bench):
         super().__init__(connections, settings)
         self.facts = PeerFacts()
         self.hello: Frame | None = None
+        self._pool = [self.rng.randrange(1, 1 << 63) for _ in range(_POOL)]
+        self._turn = self._fresh = 0
         self._control: Wire | None = None
         self._data: Wire | None = None
 
@@ -86,6 +90,7 @@ class WorkerBench(Bench):
         )
         line = self.transcript.line("control", "DS4D", dialled_by_us=False)
         wire = self._control = self._over(channel, line)
+        self._fresh = 0
         hello = wire.next(patience=self.settings.wait(self.settings.connect))
         if isinstance(hello, Ended):
             raise PeerLost(
@@ -180,7 +185,22 @@ class WorkerBench(Bench):
     # building
 
     def session(self) -> int:
-        """Return a new session id."""
+        """Return a session id for a WORK that resets: one of a few, in turn.
+
+        Workers bound the sessions they keep, and the wire cannot end one.
+        """
+        self._turn += 1
+        return self._pool[self._turn % len(self._pool)]
+
+    def fresh_session(self) -> int:
+        """Return a session id that the worker has never seen.
+
+        After many of them the control connection is made anew, which ends them all.
+        """
+        if self._fresh >= _FRESH:
+            self.lose_control()
+            self.meet()
+        self._fresh += 1
         return self.rng.randrange(1, 1 << 63)
 
     def tokens(self, count: int = 3) -> tuple[int, ...]:
@@ -193,6 +213,8 @@ class WorkerBench(Bench):
 
         from ds4proto.codec.widths import activation_codec
 
+        if not count:
+            return b""
         size = count * self.facts.hidden_values
         values = np.random.default_rng(self.rng.randrange(1 << 32)).uniform(-2, 2, size)
         half = "bf16" if self.settings.half == "bf16" else "f16"
@@ -266,7 +288,7 @@ class WorkerBench(Bench):
             hidden = self.hidden(len(span), bits) if f.layer_start else b""
         words = {
             "model_id": f.model_id,
-            "session": self.session(),
+            "session": self.session() if reset else self.fresh_session(),
             "request": self.rng.randrange(1, 1 << 32),
             "prefix_hash": before,
             "result_hash": _extend(span, before),
