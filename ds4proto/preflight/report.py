@@ -1,0 +1,70 @@
+"""The outcome of a preflight as plain values."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ds4proto.preflight.case import Case
+from ds4proto.preflight.finding import Finding, verdict
+from ds4proto.preflight.memory import gpu_limit
+from ds4proto.preflight.predict import predict
+from ds4proto.preflight.rules_memory import need_of
+from ds4proto.preflight.rules_settings import settings_table
+
+__all__ = ["AREAS", "document", "worst"]
+
+AREAS: Final = {
+    "command": "command lines", "roles": "roles", "dial": "addresses and ports",
+    "layers": "layers", "head": "output head", "hello": "registration",
+    "model": "model and identity", "build": "builds", "width": "activation width",
+    "rdma": "RDMA", "features": "features", "backend": "back ends",
+    "sessions": "sessions", "settings": "settings", "context": "context",
+    "memory": "memory", "link": "links", "clock": "clocks",
+}  # fmt: skip
+"""Rows of the verdict table, by the first part of a check's name."""
+
+
+def document(case: Case, findings: list[Finding]) -> dict[str, Any]:
+    """Return everything as JSON can hold it."""
+    return {
+        "verdict": verdict(findings),
+        "mode": case.mode,
+        "findings": [msgspec.to_builtins(finding) for finding in findings],
+        "areas": {name: worst(findings, key) for key, name in AREAS.items()},
+        "machines": [_machine(case, place) for place in range(len(case.members))],
+        "settings": [
+            {"name": name, "values": values, "differ": differ}
+            for name, values, differ in settings_table(case)
+        ]
+        if case.mode == "tensor-parallel"
+        else [],
+        "links": [msgspec.to_builtins(link) for link in case.plan.links],
+        "prediction": [msgspec.to_builtins(one) for one in predict(case)],
+    }
+
+
+def worst(findings: list[Finding], area: str) -> str:
+    """Return the worst severity in an area, ``ok`` where it has no finding."""
+    found = {f.severity for f in findings if f.check.partition(".")[0] == area}
+    for severity in ("error", "warning", "note"):
+        if severity in found:
+            return severity
+    return "ok"
+
+
+def _machine(case: Case, place: int) -> dict[str, Any]:
+    member = case.members[place]
+    need, limit = need_of(case, member), gpu_limit(member.machine)
+    return {
+        "name": member.name,
+        "role": member.command.role,
+        "program": member.command.program,
+        "layers": str(member.command.layers) if member.command.layers else "",
+        "model": member.model.path if member.model else "",
+        "weights_bytes": need.weights if need else None,
+        "kv_bytes": need.kv if need else None,
+        "need_bytes": need.total if need else None,
+        "limit_bytes": limit[0] if limit else None,
+    }
