@@ -117,8 +117,6 @@ def test_a_plan_that_cannot_be_read_says_where(
 def test_a_gguf_header_is_read_for_the_plan(tmp_path: Path) -> None:
     made = gguf_model("deepseek4", blocks=43, width=4096, vocabulary=129280)
     (tmp_path / "tiny.gguf").write_bytes(made.bytes() + bytes(1024))
-        gguf_model("deepseek4", blocks=43, width=4096, vocabulary=129280).bytes()
-    )
     text = spoiled(
         PIPELINE,
         (PIPELINE[PIPELINE.index("id = 0") : PIPELINE.index("[[machine]]")],
