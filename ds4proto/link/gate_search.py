@@ -9,6 +9,9 @@ from ds4proto.link.gate_form import COMMON, MAGICS, Due, Form, Header
 from ds4proto.link.pair import TpPair
 
 _MAGIC = 4
+_CANDIDATES = 64
+"""Headers looked at to confirm one; magics without end must not cost their square."""
+
 Verdict = Literal["yes", "no", "wait"]
 
 
@@ -82,10 +85,13 @@ class GateSearch:
             return "wait" if want <= self._held else "yes"
         after = Due(self._due.row, self._due.batch, False, False, self._due.reach)
         after.advance(header, jumps=False)
-        where = begin + size
+        where, looked = begin + size, 0
         while (where := data.find(COMMON, where)) > 0:
             at = where - 1
             where += 1
+            looked += 1
+            if looked > _CANDIDATES:
+                return "no"
             if at + size > len(data) or data[at : at + _MAGIC] not in MAGICS:
                 continue
             found = self._form.read(data, at)
