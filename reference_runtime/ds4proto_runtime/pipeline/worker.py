@@ -385,8 +385,6 @@ class PipelineWorker:
         self._settle(forwarder)
         self._thread(self._read, "forward", forwarder, line)
 
-    # the engine
-
     def _work(self, link: WorkerLink, job: Job) -> None:
         spool = None
         if isinstance(job, RestoreShard):
