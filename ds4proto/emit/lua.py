@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from ds4proto.emit.lua_rules import lua_length, lua_test
+from ds4proto.link.plan import LONG_CONTEXT, PlanOptions
 from ds4proto.schema.declare import (
     Blob,
     FieldSpec,
@@ -53,7 +54,9 @@ def lua_dissector() -> str:
     """Return the whole dissector as one Lua file."""
     book = _Book()
     listed = book.frames()
-    headers = {p: _Raw(book.place(header_of(p), "*", f"{p.lower()}.header.")) for p in _WITH}
+    headers = {
+        p: _Raw(book.place(header_of(p), "*", f"{p.lower()}.header.")) for p in _WITH
+    }
     parts = [
         _HEAD,
         "local DS4 = {}\n",
@@ -64,7 +67,8 @@ def lua_dissector() -> str:
         "DS4.frames = {\n" + listed + "}\n",
         "DS4.dialects = {\n" + "".join(_dialects()) + "}\n",
         f"DS4.default = {_table({'DS4D': DEFAULT_DS4D, 'DS4T': DEFAULT_DS4T})}\n",
-        f"DS4.gates = {_table({str(kind): name for kind, name in V15_KINDS.items()})}\n",
+        f"DS4.plan = {_table(_plan())}\n",
+        f"DS4.gates = {_table({str(k): name for k, name in V15_KINDS.items()})}\n",
     ]
     runtime = files("ds4proto.emit").joinpath(RUNTIME).read_text("utf-8")
     return "\n".join(parts) + "\n" + runtime
@@ -76,8 +80,8 @@ def _proto_fields() -> Iterator[str]:
     named: dict[str, dict[int, str]] = {}
     for key, spec in _all_fields():
         kinds[key] = _wider(kinds.get(key), spec)
-        for entry in spec.enum:
-            named.setdefault(key, {}).setdefault(entry.value, entry.name)
+        for word in spec.enum:
+            named.setdefault(key, {}).setdefault(word.value, word.name)
     for entry in field_names():
         kind = kinds.get(entry.name) or _tail_kind(entry)
         base = _base(entry, kind)
@@ -177,7 +181,11 @@ class _Book:
             }
         elif isinstance(tail, Ints):
             item = FieldSpec(tail.path, tail.item, tail.doc)
-            facts |= {"kind": "ints", **_number(item), **_limit(tail)}
+            facts |= {
+                "kind": "ints",
+                "item": _Raw(_table(_number(item))),
+                **_limit(tail),
+            }
         elif isinstance(tail, Text):
             facts["kind"] = "text"
         elif isinstance(tail, Payload):
@@ -230,7 +238,9 @@ def _field(spec: FieldSpec, stem: str, dialect: str) -> str:
         facts["const"] = spec.const
     flags = {e.value: e.name for e in spec.flags if in_dialect(e.dialects, dialect)}
     if flags:
-        pairs = ", ".join(f"{{ {value}, {_text(name)} }}" for value, name in flags.items())
+        pairs = ", ".join(
+            f"{{ {value}, {_text(name)} }}" for value, name in flags.items()
+        )
         facts["flags"] = _Raw("{ " + pairs + " }")
     return _table(facts)
 
@@ -289,6 +299,11 @@ def _dialects() -> Iterable[str]:
             "foreign": entry.foreign,
         }
         yield f"  {_table(facts)},\n"
+
+
+def _plan() -> dict[str, int]:
+    """Return what a prefill does unless a setting says otherwise."""
+    return {"split_min": PlanOptions().split_min, "long": LONG_CONTEXT}
 
 
 class _Raw(str):

@@ -17,8 +17,13 @@ from typing import Any, Final
 from ds4proto.schema.declare import Length
 
 _COMPARE: Final = {
-    ast.Eq: "==", ast.NotEq: "~=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-}  # fmt: skip
+    ast.Eq: "==",
+    ast.NotEq: "~=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 _ARITHMETIC: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%"}
 
 
@@ -172,30 +177,37 @@ def _expression(module: ModuleType | None, code: CodeType) -> ast.expr:
     """Return the expression that a function of one line returns."""
     if module is None:
         raise NotInLuaError(code.co_name)
-    found = []
-    for node in ast.walk(_tree(module)):
-        if isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
-            if _same(node, code):
-                found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            last = [part for part in node.body if not _is_docstring(part)]
-            if len(last) == 1 and isinstance(last[0], ast.Return) and last[0].value:
-                found.append(last[0].value)
+    tree = _tree(module)
+    if code.co_name != "<lambda>":
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+                last = [part for part in node.body if not _is_docstring(part)]
+                if len(last) == 1 and isinstance(last[0], ast.Return):
+                    return last[0].value or ast.Constant(value=None)
+        raise NotInLuaError(code.co_name)
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and _stands_at(node, code)
+    ]
+    if len(found) > 1:
+        found = [node for node in found if _same(node, code)]
     if not found:
         raise NotInLuaError(code.co_name)
-    return found[0]
+    return found[0].body
 
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def _stands_at(node: ast.Lambda, code: CodeType) -> bool:
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    return node.lineno <= min(lines) <= max(lines) <= (node.end_lineno or node.lineno)
+
+
 def _same(node: ast.Lambda, code: CodeType) -> bool:
     """Tell whether a lambda of the source is the one that was compiled."""
-    lines = [line for _, _, line in code.co_lines() if line is not None]
-    first, last = min(lines), max(lines)
-    if not node.lineno <= first <= last <= (node.end_lineno or node.lineno):
-        return False
     compiled = compile(ast.Expression(body=node), "<rule>", "eval")
     inner = next(c for c in compiled.co_consts if isinstance(c, CodeType))
     return inner.co_code == code.co_code and inner.co_names == code.co_names

@@ -79,11 +79,9 @@ for name, p in pairs(proto) do
   p.experts = { broken[name] }
 end
 
-local stream_of = Field.new("tcp.stream")
-
 ------------------------------------------------------------------ state
 
--- Cleared when a file is opened. `streams` by TCP stream; `runs` by the leader's
+-- Cleared when a file is opened. `streams` by the two ends of a connection; `runs` by the leader's
 -- address and port and the worker's address; `decided` keeps what the first pass
 -- found out, so that later passes show the same.
 local streams, runs, decided, ds4d_dialect
@@ -94,13 +92,14 @@ end
 for _, p in pairs(proto) do p.init = start end
 start()
 
-local function stream_state()
-  local id = stream_of()
-  id = id and id.value or -1
-  local found = streams[id]
+local function stream_state(pinfo)
+  local a = tostring(pinfo.src) .. ":" .. pinfo.src_port
+  local b = tostring(pinfo.dst) .. ":" .. pinfo.dst_port
+  local key = a < b and a .. "-" .. b or b .. "-" .. a
+  local found = streams[key]
   if not found then
-    found = { id = id, sides = {} }
-    streams[id] = found
+    found = { sides = {} }
+    streams[key] = found
   end
   return found
 end
@@ -159,7 +158,7 @@ local Sized = { __len = function(self) return self.size end }
 
 local show_layout
 
-local function show_field(tree, name, f, range, values)
+local function show_field(tree, name, f, range, values, pending)
   local item
   if f.kind == "b" then
     item = tree:add(field[f.key], range)
@@ -171,27 +170,29 @@ local function show_field(tree, name, f, range, values)
   values[f.path] = value
   if f.flags then item:append_text(" (" .. flag_words(f, value) .. ")") end
   local wrong = outside(f, value)
-  if wrong then complain(item, name, f.clause, f.path .. " " .. value .. ", " .. wrong) end
+  if wrong and pending then
+    pending[#pending + 1] = { item, f.clause, f.path .. " " .. value .. ", " .. wrong }
+  end
 end
 
-local function show_ints(tree, name, t, range, values)
-  local count = math.floor(range:len() / t.size)
+local function show_ints(tree, name, t, tvb, at, size, values)
+  local item, most = t.item, proto.ds4d.prefs.items
+  local count = math.floor(size / item.size)
   local list = setmetatable({ size = count }, Sized)
-  local most = proto.ds4d.prefs.items
   for i = 0, count - 1 do
-    local part = range:range(i * t.size, t.size)
+    local part = tvb:range(at + i * item.size, item.size)
     if i < most then
-      if t.little then tree:add_le(field[t.key], part)
+      if item.little then tree:add_le(field[t.key], part)
       else tree:add(field[t.key], part) end
     end
-    local value = number_at(t, part)
+    local value = number_at(item, part)
     if outside(t, value) and not list.wrong then
       list.wrong = true
       complain(tree, name, t.clause,
         t.path .. "[" .. i .. "] " .. value .. ", expected " .. t.expected)
     end
   end
-  if count * t.size ~= range:len() then
+  if count * item.size ~= size then
     complain(tree, name, t.clause, t.path .. " ends inside an item")
   end
   values[t.path] = list
@@ -234,8 +235,12 @@ local function show_tail(tree, name, t, tvb, at, stop, values)
   end
   if t.kind == "blob" then
     local inner_stop = at + size
-    if size == 0 and t.empty and t.empty ~= "" then
-      complain(tree, name, t.empty, t.path .. " is empty")
+    if size == 0 and t.empty then
+      for _, part in ipairs(t.parts) do
+        if part.count and part.count(values) > 0 then
+          complain(tree, name, t.empty, t.path .. " is empty")
+        end
+      end
       return at
     end
     for _, part in ipairs(t.parts) do
@@ -253,7 +258,7 @@ local function show_tail(tree, name, t, tvb, at, stop, values)
   end
   local range = tvb:range(at, size)
   if t.kind == "ints" then
-    show_ints(tree, name, t, range, values)
+    show_ints(tree, name, t, tvb, at, size, values)
   elseif t.kind == "text" then
     tree:add(field[t.key], range)
     values[t.path] = range:raw()
@@ -266,13 +271,14 @@ end
 
 -- Shows a layout between two offsets; returns where it ends, or nil.
 show_layout = function(tree, name, layout, tvb, at, stop, values)
-  if stop - at < layout.size then
-    complain(tree, name, layout.short,
-      (stop - at) .. " bytes, the fixed part has " .. layout.size)
-    return nil
-  end
+  local first, pending = at, {}
   for _, f in ipairs(layout.fields) do
-    show_field(tree, name, f, tvb:range(at, f.size), values)
+    if stop - at < f.size then
+      complain(tree, name, layout.short,
+        (stop - first) .. " bytes, the fixed part has " .. layout.size)
+      return nil
+    end
+    show_field(tree, name, f, tvb:range(at, f.size), values, pending)
     at = at + f.size
   end
   local whole = true
@@ -281,6 +287,7 @@ show_layout = function(tree, name, layout, tvb, at, stop, values)
     if not at then whole = false break end
   end
   if whole then
+    for _, wrong in ipairs(pending) do complain(wrong[1], name, wrong[2], wrong[3]) end
     for _, rule in ipairs(layout.rules) do
       if not rule.test(values) then
         complain(tree, name, rule.clause,
@@ -412,7 +419,7 @@ local function dissect_ds4d(tvb, pinfo, tree)
   local at, total = 0, tvb:len()
   while at < total do
     if total - at < DS4D_HEAD.size then
-      if may_wait(pinfo) then wait(pinfo, at) return total end
+      if may_wait(pinfo) then wait(pinfo, at, DS4D_HEAD.size - (total - at)) return total end
       show_rest(tree, pinfo, "ds4d", tvb, at)
       return total
     end
@@ -471,6 +478,7 @@ local function plausible(dialect, tvb, at)
   local layers = value_in(body, "n_layer", tvb, at)
   local width = value_in(body, "n_embd", tvb, at)
   local words = value_in(body, "n_vocab", tvb, at)
+  if not (layers and width and words) then return false end
   return layers > 0 and layers <= 4096 and width > 0 and width <= 1048576
     and words > 0 and words <= 16777216
 end
@@ -544,7 +552,8 @@ local function note_hello(pinfo, dialect, tvb, at)
   if role == 2 then key = run_key(dst, pinfo.dst_port, src)
   else key = run_key(src, pinfo.src_port, dst) end
   local run = runs[key] or {}
-  run.dialect = dialect
+  run.dialect, run.sizes = dialect, run.sizes or {}
+  run.held, run.context = run.held or {}, run.context or {}
   run.width = value_in(body, "n_embd", tvb, at)
   run.layers = value_in(body, "n_layer", tvb, at)
   runs[key] = run
@@ -563,6 +572,40 @@ local function control_frame(dialect, code)
   return DS4.frames[dialect][code]
 end
 
+-- Follows what each session holds, for the plan of its bulk gates.
+local function take_command(run, frame, values)
+  local held, id = run.held, values.session_id or values.prefill_session_id or 1
+  local count = values.count or values.prompt_count or values.token_count
+  if frame.name == "SESSION_CREATE" then
+    run.context[id], held[id] = values.ctx_size, 0
+  elseif frame.name == "INVALIDATE" then
+    held[id] = 0
+  elseif frame.name == "REWIND" then
+    held[id] = math.min(held[id] or 0, math.max(0, values.position or 0))
+  elseif frame.name == "EVAL" or frame.name == "GLM_MTP" then
+    held[id] = (held[id] or 0) + 1
+  elseif frame.name == "VERIFY" then
+    run.plan = { start = 1, new = count, limit = count }
+    run.block = { id = id, count = count }
+  elseif frame.name == "VERIFY_COMMIT" and run.block then
+    local block = run.block
+    local kept = values.mode == 1 and block.count
+      or math.max(0, math.min(values.token_count or 0, block.count))
+    held[block.id] = (held[block.id] or 0) + kept
+  elseif count and (frame.name == "SYNC" or frame.name == "SYNC_MULTIMODAL"
+      or frame.name == "MIXED_BATCH") then
+    local start = held[id] or 0
+    if start > count then start = 0 end
+    local context = run.context[id] or count
+    local limit = context > DS4.plan.long and DS4.plan.long or math.max(context, 1)
+    run.plan = { start = start, new = count - start, limit = limit }
+    held[id] = count
+  end
+  for _, item in ipairs(values.items or {}) do
+    held[item.session_id] = (held[item.session_id] or 0) + 1
+  end
+end
+
 local function dissect_control(tvb, pinfo, tree, stream, side)
   local at, total = 0, tvb:len()
   while at < total do
@@ -570,7 +613,11 @@ local function dissect_control(tvb, pinfo, tree, stream, side)
     local choice = decided[key]
     if not choice and not side.greeted then
       if total - at < DS4T_HEAD.size then
-        if may_wait(pinfo) then wait(pinfo, at) return total end
+        if may_wait(pinfo) then wait(pinfo, at, DS4T_HEAD.size - (total - at)) return total end
+        show_rest(tree, pinfo, "ds4t", tvb, at)
+        return total
+      end
+      if magic_at(tvb, at) ~= MAGIC_T then
         show_rest(tree, pinfo, "ds4t", tvb, at)
         return total
       end
@@ -602,7 +649,7 @@ local function dissect_control(tvb, pinfo, tree, stream, side)
         at = at + choice.raw
       else
         if total - at < DS4T_HEAD.size then
-          if may_wait(pinfo) then wait(pinfo, at) return total end
+          if may_wait(pinfo) then wait(pinfo, at, DS4T_HEAD.size - (total - at)) return total end
           show_rest(tree, pinfo, "ds4t", tvb, at)
           return total
         end
@@ -622,7 +669,10 @@ local function dissect_control(tvb, pinfo, tree, stream, side)
         local frame = control_frame(dialect, code) or unknown_ds4t(code)
         local values = show_frame(tree, pinfo, frame, DS4T_HEAD, dialect, tvb, at, whole)
         if frame.raw and not pinfo.visited then side.skip = frame.raw(values) end
-        if frame.name == "RDMA_INFO" and side.run then side.run.rdma = true end
+        if not pinfo.visited and side.run then
+          if frame.name == "RDMA_INFO" then side.run.rdma = true end
+          take_command(side.run, frame, values)
+        end
         at = at + whole
       end
     end
@@ -656,17 +706,42 @@ local function gate_head(dialect, tvb, at)
 end
 
 -- Does a gate of this connection begin here, right behind the one before?
-local function follows(run, tvb, at, before)
+local function follows(run, tvb, at, before, next_only)
   local frame, layer, seq = gate_head(run.dialect, tvb, at)
   if not frame then return false end
   if layer > run.layers and layer ~= 65534 then return false end
-  if frame.protocol == "DS4B" then return seq > before.seq and seq <= before.seq + 64 end
+  if frame.protocol == "DS4B" then
+    return seq > before.seq and seq <= before.seq + (next_only and 1 or 64)
+  end
   for _, f in ipairs(frame.body.fields) do
     if f.path == "gate" and outside(f, value_in(frame.body, "gate", tvb, at)) then
       return false
     end
   end
   return seq >= 1 and seq < 1099511627776
+end
+
+-- Where a bulk gate stands: its number among those of its layer, and whether a layer
+-- of the same chunk came before.
+local function bulk_place(side, layer)
+  local mark = side.bulk
+  if not mark or layer < mark.layer then return { number = 1 } end
+  if mark.layer == layer then
+    return { number = mark.number + 1, layer = mark.before }
+  end
+  return { number = 1, layer = mark.layer }
+end
+
+-- Rows that the command of the leader makes due in the first layer of a chunk; 0 where
+-- nothing is known. Limits that the wire does not show are taken at their defaults.
+local function planned_rows(run, side, place)
+  local plan = run.plan
+  if not plan then return 0 end
+  if side.plan ~= plan then side.plan, side.done = plan, 0 end
+  local rows = math.min(plan.new - side.done, plan.limit)
+  local swap = plan.start + side.done == 0 and rows >= DS4.plan.split_min
+  if swap and place.number == 1 then return math.ceil(rows / 2) end
+  return math.max(0, rows)
 end
 
 -- Bytes of the payload of a gate, or nil and how many are missing.
@@ -676,31 +751,40 @@ local function gate_payload(run, side, frame, layer, seq, tvb, at)
   local stated = value_in(frame.body, "bytes", tvb, at)
   if stated then return stated end
   if frame.name == "GATE_ROW" then return 4 * run.width end
+  local function ends(size)
+    return have - size < head or follows(run, tvb, at + head + size, { seq = seq })
+  end
+  if run.rdma and not run.bulk_on_tcp then
+    if ends(0) then return 0 end
+    run.bulk_on_tcp = true
+  end
   if frame.name == "GATE_BATCH" then
     return 4 * run.width * value_in(frame.body, "rows", tvb, at)
   end
-  if run.rdma then return 0 end
-  -- A bulk gate states no length. What the same place of the layer before had is due
-  -- again; in the first layer the next header ends it.
-  local mark = side.bulk
-  local place
-  if mark and mark.layer == layer then place = mark.place + 1
-  else place = 1 end
-  local expected = layer > 0 and mark and mark.layer >= layer - 1 and side.layers[place] or nil
+  -- A bulk gate states no length. The peer's gate of that number has the same, and so
+  -- has the same place of the layer before; else the plan of the command says what is
+  -- due; and where the bytes behind it are no header, the next header ends the gate.
   local row = 4 * run.width
-  if expected and have >= expected then
-    local rest = have - expected
-    if rest < head or follows(run, tvb, at + head + expected, { seq = seq }) then
-      return expected
+  local place = bulk_place(side, layer)
+  for _, due in ipairs({
+    run.sizes[seq] or -1,
+    place.layer and side.layers[place.number] or -1,
+    planned_rows(run, side, place) * row,
+  }) do
+    if due > 0 and have < due and not side.doubt then return nil, due - have end
+    if due > 0 and have >= due and ends(due) then
+      for size = row, due - row, row do
+        if follows(run, tvb, at + head + size, { seq = seq }, true) then return size end
+      end
+      return due
     end
-  elseif expected and have < expected and not side.doubt then
-    return nil, expected - have
   end
+  side.doubt = true
   local from = side.searched and side.searched.seq == seq and side.searched.to or row
   local size = from
   while size + head <= have do
-    if magic_at(tvb, at + head + size) and
-        follows(run, tvb, at + head + size, { seq = seq }) then
+    if follows(run, tvb, at + head + size, { seq = seq }) then
+      side.doubt = nil
       return size
     end
     size = size + row
@@ -710,54 +794,99 @@ local function gate_payload(run, side, frame, layer, seq, tvb, at)
   return nil, nil
 end
 
-local function dissect_gates(tvb, pinfo, tree, stream, side, run)
-  local at, total = 0, tvb:len()
+-- What the first pass finds out about the bytes at `at`: a frame and its size; nil and
+-- the missing bytes where more must come; nothing where this is no gate.
+local function next_on_data(run, side, tvb, at)
+  local total = tvb:len()
+  local list = DS4.frames[run.dialect]
+  local first = tvb:range(at, 1):uint()
+  local magic = magic_at(tvb, at)
+  local barrier = list["DS4T.BARRIER"]
+  if run.rdma and barrier and magic ~= MAGIC_T and magic ~= MAGIC_B
+      and ((first ~= MAGIC_T % 256 and first ~= MAGIC_B % 256) or total - at == 1) then
+    return { full = "DS4T.BARRIER", size = barrier.body.size }
+  end
+  local frame, layer, seq = gate_head(run.dialect, tvb, at)
+  if not frame then
+    local head = list["DS4T.GATE_ROW"].body.size
+    if total - at < head then return nil, true, head - (total - at) end
+    return nil, false
+  end
+  local head = frame.body.size
+  local payload, missing = gate_payload(run, side, frame, layer, seq, tvb, at)
+  if not payload then return nil, true, missing end
+  if total - at < head + payload then
+    return nil, true, head + payload - (total - at)
+  end
+  if frame.name == "GATE_BULK" then
+    local place = bulk_place(side, layer)
+    if not place.layer then
+      if place.number == 1 then side.layers = {} end
+      local rows = payload / (4 * run.width)
+      if side.plan and planned_rows(run, side, { number = 2 }) == rows then
+        side.done = side.done + rows
+      end
+    end
+    side.layers[place.number] = payload
+    side.bulk = { layer = layer, number = place.number, before = place.layer }
+    run.sizes[seq] = payload
+  end
+  return { full = frame.full, size = head + payload, seq = seq, layer = layer }
+end
+
+-- Where one more segment was asked for, Wireshark hands out the gates that were shown
+-- already a second time; the first pass passes over them.
+local function dissect_gates(tvb, pinfo, tree, side, run)
+  local at, total, shown = 0, tvb:len(), 0
+  local again = side.again
+  side.again = nil
   while at < total do
     local key = pinfo.number .. ":" .. at .. ":" .. total
     local choice = decided[key]
-    if not choice then
-      local first = tvb:range(at, 1):uint()
-      local magic = magic_at(tvb, at)
-      local barrier = DS4.frames[run.dialect]["DS4T.BARRIER"]
-      if run.rdma and barrier and magic ~= MAGIC_T and magic ~= MAGIC_B
-          and (first ~= 0x54 and first ~= 0x42 or total - at == 1) then
-        choice = { full = "DS4T.BARRIER", size = barrier.body.size }
+    if not choice and not pinfo.visited then
+      if again and again.list[shown + 1] and at == again.list[shown + 1].at
+          and total > again.total then
+        choice = again.list[shown + 1].choice
+        choice.repeated = true
       else
-        local frame, layer, seq = gate_head(run.dialect, tvb, at)
-        if not frame then
-          if total - at < 16 and may_wait(pinfo) then wait(pinfo, at) return total end
-          show_rest(tree, pinfo, "ds4t", tvb, at)
-          return total
-        end
-        local payload, missing = gate_payload(run, side, frame, layer, seq, tvb, at)
-        if not payload or total - at < frame.body.size + payload then
-          if may_wait(pinfo) then
-            if payload then missing = frame.body.size + payload - (total - at) end
-            wait(pinfo, at, missing)
-            return total
-          end
-          payload = total - at - frame.body.size
-        end
-        choice = { full = frame.full, size = frame.body.size + payload }
-        if frame.name == "GATE_BULK" then
-          local mark = side.bulk
-          local place = mark and mark.layer == layer and mark.place + 1 or 1
-          if place == 1 and layer == 0 then side.layers = {} end
-          side.layers[place] = payload
-          side.bulk = { layer = layer, place = place }
-        end
+        again = nil
+        local more, missing
+        choice, more, missing = next_on_data(run, side, tvb, at)
+        if not choice then choice = { more = more and may_wait(pinfo), missing = missing } end
       end
       decided[key] = choice
     end
-    local frame = DS4.frames[run.dialect][choice.full]
-    show_frame(tree, pinfo, frame, nil, run.dialect, tvb, at, choice.size)
+    if choice and choice.more then
+      if not pinfo.visited then
+        side.again = side.listed and { total = total, list = side.listed } or nil
+        side.listed = nil
+      end
+      wait(pinfo, at, choice.missing)
+      return total
+    end
+    if not choice or not choice.full then
+      show_rest(tree, pinfo, "ds4t", tvb, at)
+      return total
+    end
+    if not pinfo.visited then
+      if at == 0 then side.listed = {} end
+      if side.listed then
+        side.listed[#side.listed + 1] = { at = at, choice = { full = choice.full, size = choice.size } }
+      end
+    end
+    shown = shown + 1
+    if pinfo.visited or not choice.repeated then
+      local frame = DS4.frames[run.dialect][choice.full]
+      show_frame(tree, pinfo, frame, nil, run.dialect, tvb, at, choice.size)
+    end
     at = at + choice.size
   end
+  side.listed = nil
   return total
 end
 
 local function dissect_ds4t(tvb, pinfo, tree)
-  local stream = stream_state()
+  local stream = stream_state(pinfo)
   local side = side_of(stream, pinfo)
   if not stream.kind then stream.kind = is_hello(tvb, 0) and "control" or "data" end
   if stream.kind == "control" then return dissect_control(tvb, pinfo, tree, stream, side) end
@@ -767,7 +896,7 @@ local function dissect_ds4t(tvb, pinfo, tree)
     return tvb:len()
   end
   stream.run = run
-  return dissect_gates(tvb, pinfo, tree, stream, side, run)
+  return dissect_gates(tvb, pinfo, tree, side, run)
 end
 
 function proto.ds4t.dissector(tvb, pinfo, tree)
