@@ -102,8 +102,11 @@ class RoceFlow:
     first_psn: int | None = None
     setup: Setup | None = None
     mtu: int = 0
+    unnamed: str = ""
+    """The first gate whose length the commands do not tell; names end there."""
     _open: RoceMessage | None = None
     _by_psn: dict[int, RoceMessage] = field(default_factory=dict)
+    _open_messages: list[RoceMessage] = field(default_factory=list)
 
     @property
     def retries(self) -> int:
@@ -234,20 +237,32 @@ class _Reader:
             setup = flow.setup
             if setup is not None and setup.info[flow.side].qpn != packet.dest_qp:
                 continue
-            time = packet.time_ns / 1e9
-            for message in reversed(flow.messages):
-                behind = (packet.psn - message.psn) & MASK
-                if behind >= _HALF:
-                    continue
-                if packet.answer == "ACK":
-                    if message.acked is not None:
-                        break  # everything before it was acknowledged too
-                    message.acked = time
-                elif behind < max(message.packets, 1):
-                    message.rnr += packet.answer == "RNR NAK"
-                    message.naks += packet.answer == "NAK"
-                    message.detail = packet.detail
-                    break
+            if packet.answer == "ACK":
+                _acknowledge(flow, packet)
+            else:
+                _refuse(flow, packet)
+
+
+def _acknowledge(flow: RoceFlow, packet: RocePacket) -> None:
+    """Note an ACK: it stands for its message and for all before it."""
+    left = []
+    for message in flow._open_messages:
+        if (packet.psn - message.psn) & MASK < _HALF:
+            message.acked = packet.time_ns / 1e9
+        else:
+            left.append(message)
+    flow._open_messages = left
+
+
+def _refuse(flow: RoceFlow, packet: RocePacket) -> None:
+    """Note a NAK with the message that it asks for again."""
+    for message in reversed(flow.messages):
+        behind = (packet.psn - message.psn) & MASK
+        if behind < max(message.packets, 1):
+            message.rnr += packet.answer == "RNR NAK"
+            message.naks += packet.answer == "NAK"
+            message.detail = packet.detail
+            return
 
 
 def _is_address(gid: bytes, host: str) -> bool:
@@ -270,6 +285,8 @@ def _send(flow: RoceFlow, packet: RocePacket) -> None:
             message = RoceMessage(packet.psn, time, packet.number)
             flow._by_psn[packet.psn] = message
             flow.messages.append(message)
+            if flow.transport == "RC":
+                flow._open_messages.append(message)
         else:
             message.sends += 1
         message.packets, message.nbytes = 0, 0
@@ -298,6 +315,10 @@ def _name(flow: RoceFlow) -> None:
     places: dict[int, int] = {}
     at = 0
     for index, expected in enumerate(due):
+        if expected.nbytes < 0:
+            due = due[:index]  # how many packets follow is not known
+            flow.unnamed = str(expected)
+            break
         places[at & MASK] = index
         at += max(1, -(-expected.nbytes // (flow.mtu or 1024)))
     seen: set[int] = set()

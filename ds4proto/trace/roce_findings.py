@@ -88,7 +88,12 @@ def _absent(flow: RoceFlow) -> list[str]:
     ]
     if len(flow.lost) > MANY:
         found.append(f"{len(flow.lost) - MANY} more on {way(flow)}")
-    if flow.missing:
+    if flow.unnamed:
+        found.append(
+            f"note: {way(flow)}: no names from {flow.unnamed} on: the commands do not "
+            "tell its length"
+        )
+    elif flow.missing:
         found.append(_unsent(way(flow), flow.missing))
     return found
 

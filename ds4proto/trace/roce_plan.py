@@ -33,6 +33,7 @@ class Expected(NamedTuple):
     kind : str
         ``warm-up``, ``row``, ``drain``, ``bulk``, ``verify``.
     nbytes : int
+        Below 0 where the commands do not tell.
     seq : int
         Row or batch number; 0 for none.
     text : str
@@ -290,7 +291,10 @@ class MessagePlan:
         self._drain(row.time)
         text = f"{row.type[5:].lower()} gate seq {seq}: layer {layer}"
         size = BULK_MESSAGE.get(self.dialect, MESSAGE)
-        nbytes = (rows or 0) * self.vector
+        if rows is None:
+            self._add(Expected("bulk", -1, seq, text, time=row.time))
+            return
+        nbytes = rows * self.vector
         for one in self._cut("bulk", nbytes, size, seq, text, row.time):
             self._add(one)
 

@@ -142,7 +142,11 @@ def up_line(answer: Answer) -> str:
 class Lane:
     """Runs cases and keeps the table."""
 
-    def __init__(self, out: Path | None) -> None:
+    def __init__(
+        self, out: Path | None = None, only: str = "", captures: Path | None = None
+    ) -> None:
+        self._only = re.compile(only)
+        self._captures = captures
         self.ranks = RankProcess("leader"), RankProcess("worker")
         for rank in self.ranks:
             rank.answer()
@@ -159,14 +163,19 @@ class Lane:
         before: str = "",
         after: str = "",
     ) -> Answer:
+        label = f"{name} {qp}".strip()
+        if not self._only.search(label) and qp:
+            return {}
         if before:
             shell(before)
+        tapes = self._record(label.replace(" ", "_"))
         begun = time.monotonic()
         try:
             leader, worker = run_case(self.ranks, {**case, "qp": qp or None})
         finally:
             if after:
                 shell(after)
+            self._stop(tapes)
         wrong = judge(leader, worker)
         seconds = time.monotonic() - begun
         row = {
@@ -189,6 +198,48 @@ class Lane:
             flush=True,
         )
         return leader
+
+    def _record(self, name: str) -> list[subprocess.Popen[bytes]]:
+        """Record control stream and port v0, where that was asked for."""
+        if self._captures is None:
+            return []
+        found = []
+        for kind, port, what in (
+            ("control", "lo", "tcp"),
+            ("roce", "v0", "udp port 4791"),
+        ):
+            path = self._captures / f"{name}.{kind}.pcap"
+            command = [
+                "tcpdump",
+                "-i",
+                port,
+                "-U",
+                "-B",
+                "65536",
+                "-w",
+                str(path),
+                what,
+            ]
+            tape = subprocess.Popen(command, stderr=subprocess.PIPE)
+            assert tape.stderr is not None
+            tape.stderr.readline()  # "listening on": from here on nothing is missed
+            found.append(tape)
+        return found
+
+    def _stop(self, tapes: list[subprocess.Popen[bytes]]) -> None:
+        """End the recordings once their files have stopped growing."""
+        if self._captures is None:
+            return
+        before, end = -1, time.monotonic() + 20
+        while time.monotonic() < end:
+            size = sum(p.stat().st_size for p in self._captures.iterdir())
+            if size == before:
+                break
+            before = size
+            time.sleep(1.0)
+        for tape in tapes:
+            tape.terminate()
+            tape.wait(20)
 
     def finish(self) -> int:
         for rank in self.ranks:
@@ -216,7 +267,7 @@ def seen(leader: Answer, worker: Answer) -> str:
 
 def cases(lane: Lane) -> None:
     tcp = {"transport": "tcp", "shape": TOY, "script": DECODE}
-    decode = lane.run("decode", "", passes(), tcp)
+    decode: Answer | None = lane.run("decode", "", passes(), tcp)
     block = lane.run("verify block", "", passes(), {**tcp, "script": BLOCKS})
     bulk = {"shape": BULKY, "script": BULK, "patterns": PATTERNS}
     wide = lane.run("bulk", "", passes(), {**bulk, "transport": "tcp"})
@@ -289,8 +340,11 @@ def ports(lane: Lane, qp: str, base: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    lane = Lane(parser.parse_args().out)
+    parser.add_argument("--out", type=Path, help="table as JSON")
+    parser.add_argument("--only", default="", help="cases whose name and type match")
+    parser.add_argument("--captures", type=Path, help="record each case there")
+    words = parser.parse_args()
+    lane = Lane(words.out, words.only, words.captures)
     shell("rdma link")
     cases(lane)
     return lane.finish()

@@ -235,6 +235,18 @@ def test_a_plan_of_every_phase() -> None:
     assert story.due("worker") == [("warm-up", MESSAGE)] * 2 + after
 
 
+def test_a_bulk_gate_behind_a_token_drains_the_window_first() -> None:
+    story = Story()
+    story.row("leader", "SESSION_CREATE", {"session_id": 1, "ctx_size": 256})
+    story.row("leader", "EVAL", {"session_id": 1, "seq": 1, "token": 5})
+    tokens = (5, 1, 2, 3, 4)
+    story.row("leader", "SYNC", {"session_id": 1, "count": 5, "tokens": tokens})
+    for seq in (1, 2):
+        story.row("leader", "GATE_BULK", {"layer": seq - 1, "tag": 0xB16, "seq": seq})
+    kinds = [kind for kind, _ in story.due()]
+    assert kinds == ["row"] * 16 + ["drain"] * 16 + ["bulk"] * 8
+
+
 def test_vectors_of_two_messages_and_prompts_behind_a_prefix() -> None:
     story = Story(n_embd=7168, n_layer=2, gates_per_token=4)
     story.row("leader", "SESSION_CREATE", {"session_id": 1, "ctx_size": 256})
@@ -266,6 +278,32 @@ def test_messages_of_many_packets_lost_ones_and_wraps() -> None:
         "lost: worker>leader row gate seq 1: token 1, layer 0, ATTN, and 3 after it: "
         "not one packet of this direction is in the capture",
     ]
+
+
+def test_names_end_where_the_commands_do_not_tell_a_length() -> None:
+    story = Story()
+    story.row("leader", "GATE_BULK", {"layer": 0, "tag": 0xB16, "seq": 1})
+    story.row("leader", "EVAL", {"session_id": 1, "seq": 1, "token": 5})
+    tape = RoceTape("UC")
+    psn = tape.message(LEADER, QPN["worker"], PSN["leader"], MESSAGE, 1024)
+    tape.message(LEADER, QPN["worker"], psn, MESSAGE, 1024)
+    report = read_roce(story.plan, tape.capture())
+    assert [m.gate for m in report.flows[0].messages] == [None, None]
+    assert report.findings[0] == (
+        "note: leader>worker: no names from bulk gate seq 1: layer 0 on: the commands "
+        "do not tell its length"
+    )
+
+
+def test_an_acknowledgement_stands_for_all_before_it() -> None:
+    tape = RoceTape()
+    psn = 7
+    for _ in range(3):
+        psn = tape.message(LEADER, 22, psn, 256, 1024)
+    tape.packet(WORKER, 21, 9, "ack", aeth=0x1F)
+    tape.message(LEADER, 22, psn, 256, 1024)
+    (flow,) = decode_roce(None, tape.capture()).flows
+    assert [m.acked is not None for m in flow.messages] == [True, True, True, False]
 
 
 def test_naks_and_holes_inside_a_message() -> None:
