@@ -24,5 +24,5 @@ $(SETUP_STAMP): $(INSTALLED_FROM) | $(VENV_PYTHON)
 
 $(RUNTIME_STAMP): $(SETUP_STAMP)
 	@echo "Installing the reference runtime into $(VENV) (torch is large)"
-	@$(PIP_INSTALL) -e '.[fast,conformance,dev,runtime]'
+	@$(PIP_INSTALL) -e '.[fast,conformance,dev,runtime,plot,crosscheck]'
 	@touch $@
