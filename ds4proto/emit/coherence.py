@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ds4proto.schema.ds4d_forks import HANDLE
+from ds4proto.schema.ds4d_private import value_bytes
 from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
 from ds4proto.schema.ds4d_work import (
     INPUT_HC,
@@ -70,7 +71,7 @@ def _work(v: Values, dialect: str) -> None:
         own["flags"] &= ~1
     if own["flags"] & 1:
         flags |= OUTPUT_LOGITS
-    size = len(v["tokens"]) * (v["input_hc_bits"] or 32) // 8
+    size = len(v["tokens"]) * value_bytes(v["input_hc_bits"])
     size *= len(v["hidden"]) % 3 + 1
     if dialect == "anyei" and flags & INPUT_HC_IPC:
         if flags & INPUT_HC:

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ds4proto.link.ds4d_limits import MAX_NAME
 from ds4proto.link.ds4d_texts import cut
+from ds4proto.schema.declare import Limit
 from ds4proto.schema.ds4d_hello import HELLO
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
+from ds4proto.schema.ds4d_private import FORMATS
+from ds4proto.schema.ds4d_work import PRIVATE_WIDTH_LIMIT, WIDTH_LIMIT
 from ds4proto.schema.registry import to_bytes
+
+
+@cache
+def row_bytes(word: int, values: int) -> int:
+    """Return the bytes of one row of hidden state under a width word.
+
+    Parameters
+    ----------
+    word : int
+        32, 16, 8, 0 for 32, or a format of the private dialect (DS4D-OURS-05).
+    values : int
+        f32 values of the row; a whole payload may be given at a stock width.
+    """
+    if word not in FORMATS:
+        return values * (word or 32) // 8
+    from ds4proto.codec import get
+
+    return get(FORMATS[word], path="numpy").wire_bytes(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +52,8 @@ class ModelFacts:
         Tokens of the vocabulary; one logit each.
     ctx : int
         Context of this endpoint in tokens; 0 for unset.
+    dialect : {"upstream", "ds4proto"}
+        What this endpoint speaks.
     """
 
     model_id: int
@@ -37,6 +62,17 @@ class ModelFacts:
     hidden_values: int
     vocab: int
     ctx: int
+    dialect: str = "upstream"
+
+    @property
+    def private(self) -> bool:
+        """Whether this endpoint speaks the private dialect."""
+        return self.dialect == PRIVATE_DIALECT
+
+    @property
+    def widths(self) -> Limit:
+        """Width words that WORK and RESULT may carry."""
+        return PRIVATE_WIDTH_LIMIT if self.private else WIDTH_LIMIT
 
     @property
     def logits_bytes(self) -> int:
@@ -44,8 +80,13 @@ class ModelFacts:
         return 4 * self.vocab
 
     def hidden_bytes(self, n_tokens: int, bits: int) -> int:
-        """Return the bytes of ``n_tokens`` rows at a wire width."""
-        return n_tokens * self.hidden_values * (bits or 32) // 8
+        """Return the bytes of ``n_tokens`` rows under a width word."""
+        return n_tokens * row_bytes(bits, self.hidden_values)
+
+    def largest_hidden(self, n_tokens: int) -> int:
+        """Return the bytes that ``n_tokens`` rows take at most in this dialect."""
+        words = FORMATS if self.private else ()
+        return max(self.hidden_bytes(n_tokens, word) for word in (32, *words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +122,8 @@ class WorkerFacts:
             ),
         }
 
-    def hello_frame(self, listen_port: int, *, dialect: str = "upstream") -> bytes:
-        """Return the whole HELLO frame."""
-        return to_bytes(HELLO, self.hello(listen_port), dialect=dialect)
+    def hello_frame(self, listen_port: int, *, dialect: str | None = None) -> bytes:
+        """Return the whole HELLO frame, by default in the endpoint's dialect."""
+        return to_bytes(
+            HELLO, self.hello(listen_port), dialect=dialect or self.model.dialect
+        )

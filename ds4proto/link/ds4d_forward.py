@@ -189,7 +189,7 @@ class Forwarder(Endpoint):
         model = self.upstream.worker.facts.model
         largest = max(
             model.logits_bytes,
-            model.hidden_bytes(self._pending[0].n_tokens, 32),
+            model.largest_hidden(self._pending[0].n_tokens),
             self._limits.max_message,
         )
         if (

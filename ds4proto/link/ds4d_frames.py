@@ -42,9 +42,9 @@ class FixedPart:
 
     __slots__ = ("_form", "names", "size")
 
-    def __init__(self, layout: Layout) -> None:
-        self._form = struct_of(layout, DIALECT)
-        self.names = tuple(field.path for field in fields_of(layout, DIALECT))
+    def __init__(self, layout: Layout, dialect: str = DIALECT) -> None:
+        self._form = struct_of(layout, dialect)
+        self.names = tuple(field.path for field in fields_of(layout, dialect))
         self.size = self._form.size
 
     def read(self, data: Buf, at: int = 0) -> dict[str, int]:

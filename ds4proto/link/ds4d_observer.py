@@ -16,9 +16,18 @@ from ds4proto.link.sink import SinkFactory
 from ds4proto.link.table import Entry, adds_up, table_of
 from ds4proto.schema.dialects import DEFAULT_DS4D
 from ds4proto.schema.dialects import dialect as find_dialect
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
+from ds4proto.schema.ds4d_private import FORMATS
 from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import Reading
 
+_RIVALS = {
+    "HELLO": ("local-decode", "ds4proto"),
+    "WORK": ("fodelf",),
+    "RESULT": ("fodelf",),
+}
+"""Dialects in which a frame that does not add up may be whole."""
+_WIDTH_FIELDS = ("input_hc_bits", "payload_bits")
 _DIRECTIONS: tuple[Direction, Direction] = ("a>b", "b>a")
 _HELLO_V3_TYPES = (11, 12, 13)
 _TYPE_10 = 10
@@ -208,20 +217,20 @@ class Ds4dObserver:
 
     def _odd(self, entry: Entry, body: memoryview, reading: Reading) -> str | None:
         """Find the dialect of a frame that the present one cannot read whole."""
+        words = (reading.values.get(name) for name in _WIDTH_FIELDS)
+        if not self._settled and any(word in FORMATS for word in words):
+            return self._settle(PRIVATE_DIALECT)
         if self._settled or (reading.whole and entry.spec.name != "HELLO"):
             return None
-        rival = {"HELLO": "local-decode", "WORK": "fodelf", "RESULT": "fodelf"}.get(
-            entry.spec.name
-        )
-        if rival is None or rival == self.dialect.rstrip("?"):
-            return None
         code = entry.spec.code
-        if code is None:
+        if code is None or adds_up(entry, body, len(body)):
             return None
-        there = table_of("DS4D", rival, self._limits)[code]
-        if len(body) < there.least or adds_up(entry, body, len(body)):
-            return None
-        return self._settle(rival) if adds_up(there, body, len(body)) else None
+        for rival in _RIVALS.get(entry.spec.name, ()):
+            there = table_of("DS4D", rival, self._limits)[code]
+            fits = rival != self.dialect.rstrip("?") and len(body) >= there.least
+            if fits and adds_up(there, body, len(body)):
+                return self._settle(rival)
+        return None
 
     def _settle(self, dialect: str) -> str:
         entry = find_dialect(dialect)

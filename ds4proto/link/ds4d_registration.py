@@ -8,14 +8,17 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ds4proto.link.ds4d_endpoint import Endpoint, earliest
 from ds4proto.link.ds4d_events import Fault, HelloAccepted, HelloRefused, Transmit
-from ds4proto.link.ds4d_frames import CODE, FIXED, error_frame
+from ds4proto.link.ds4d_frames import CODE, FIXED, FixedPart, error_frame
 from ds4proto.link.ds4d_intake import BadMagic, End, Frame
 from ds4proto.link.ds4d_limits import DEFAULT, MAX_NAME, MAX_PORT, LinkLimits
 from ds4proto.link.ds4d_texts import text
 from ds4proto.schema.declare import Limit
 from ds4proto.schema.ds4d_hello import HELLO
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
+from ds4proto.schema.ds4d_private import FORMATS, MARK, ability
 
 HELLO_PART: Final = FIXED[HELLO]
+PRIVATE_PART: Final = FixedPart(HELLO.body, PRIVATE_DIALECT)
 _QUANT: Final = next(f.limit for f in HELLO.body.fields if f.path == "quant_bits")
 _TYPE: Final = CODE[HELLO]
 
@@ -35,12 +38,23 @@ TRANSITIONS: Final[dict[tuple[State, str], State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the coordinator's own model asks of a worker; ``ctx`` 0 asks nothing."""
+    """What the coordinator's own model asks of a worker; ``ctx`` 0 asks nothing.
+
+    ``bits`` is the width word in use, which a worker of the private dialect has to
+    take (DS4D-OURS-03).
+    """
 
     model_id: int
     model_name: str
     n_layers: int
     ctx: int
+    dialect: str = "upstream"
+    bits: int = 32
+
+    @property
+    def private(self) -> bool:
+        """Whether this side speaks the private dialect."""
+        return self.dialect == PRIVATE_DIALECT
 
 
 Hello = Mapping[str, Any]
@@ -109,8 +123,13 @@ CHECKS: Final = (
         lambda h, _: not 1 <= h["listen_port"] <= MAX_PORT,
         lambda h, _: (h["listen_port"],),
     ),
+    Check(
+        "DS4D-OURS-03",
+        lambda h, e: e.private and ability(e.bits) & ~h["abilities"] != 0,
+        lambda _, e: (FORMATS[e.bits],),
+    ),
 )
-"""Checks 6 to 15: each is answered by an ERROR frame."""
+"""Checks 6 to 15, and ours: each is answered by an ERROR frame."""
 
 
 def check_all(hello: Hello, expected: Expected) -> tuple[Fault, ...]:
@@ -123,6 +142,21 @@ def check_all(hello: Hello, expected: Expected) -> tuple[Fault, ...]:
         for clause, broken, values in CHECKS
         if broken(hello, expected)
     )
+
+
+def read_private_hello(size: int, body: memoryview) -> dict[str, Any] | Fault:
+    """Return the values of a HELLO of the private dialect, or why it is none."""
+    foreign = Fault("DS4D-OURS-02", text("DS4D-OURS-02"))
+    if not PRIVATE_PART.size <= size <= PRIVATE_PART.size + MAX_NAME:
+        return foreign
+    values: dict[str, Any] = PRIVATE_PART.read(body)
+    name = bytes(body[PRIVATE_PART.size :])
+    if values["private_mark"] != MARK or values["model_name_len"] != len(name):
+        return foreign
+    if b"\0" in name:
+        return Fault("DS4D-HELLO-05", text("hello-name-nul"))
+    values["model_name"] = name.decode("utf-8", "surrogateescape")
+    return values
 
 
 def read_hello(size: int, body: memoryview) -> dict[str, Any] | Fault:
@@ -179,7 +213,8 @@ class Registration(Endpoint):
         return self.state in ("waiting", "bare")
 
     def _plan(self, type_: int, size: int, kept: memoryview) -> int:
-        legal = HELLO_PART.size <= size <= HELLO_PART.size + MAX_NAME
+        fixed = PRIVATE_PART.size if self._expected.private else HELLO_PART.size
+        legal = fixed <= size <= fixed + MAX_NAME
         waiting = self.state == "waiting" and type_ == _TYPE
         return size if waiting and legal else len(kept)
 
@@ -205,20 +240,28 @@ class Registration(Endpoint):
             words = text("hello-type", frame.type)
             self._unreadable(Fault("DS4D-HELLO-02", words), now)
             return
-        hello = read_hello(frame.size, frame.body)
+        reader = read_private_hello if self._expected.private else read_hello
+        hello = reader(frame.size, frame.body)
         if isinstance(hello, Fault):
-            self._unreadable(hello, now)
+            if hello.clause == "DS4D-OURS-02":
+                self._refuse(hello, now)
+            else:
+                self._unreadable(hello, now)
             return
         faults = check_all(hello, self._expected)
         if faults:
-            self._violate(faults[0], "HELLO", now, fatal=True)
-            self._emit(HelloRefused(faults[0], answered=True))
-            self._emit(Transmit(error_frame(faults[0].text)))
-            self._move("refused")
-            self._close(faults[0].text)
+            self._refuse(faults[0], now)
             return
         self._move("accepted bare" if self._bare else "accepted")
         self._emit(HelloAccepted(hello))
+
+    def _refuse(self, fault: Fault, now: float) -> None:
+        """Answer with ERROR and close."""
+        self._violate(fault, "HELLO", now, fatal=True)
+        self._emit(HelloRefused(fault, answered=True))
+        self._emit(Transmit(error_frame(fault.text)))
+        self._move("refused")
+        self._close(fault.text)
 
     def _unreadable(self, fault: Fault, now: float) -> None:
         """Close without an answer; the text is for the log alone."""

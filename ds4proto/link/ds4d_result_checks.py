@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from ds4proto.link.ds4d_events import Fault
 from ds4proto.link.ds4d_facts import ModelFacts
 from ds4proto.link.ds4d_texts import text
+from ds4proto.schema.ds4d_private import value_bytes
 from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
-from ds4proto.schema.ds4d_work import WIDTH_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Check(NamedTuple):
 CHECKS: Final = (
     Check(
         "DS4D-RESULT-07",
-        lambda a: a.hidden and not WIDTH_LIMIT.holds(a.words["payload_bits"]),
+        lambda a: a.hidden and not a.model.widths.holds(a.words["payload_bits"]),
         lambda a: (a.words["payload_bits"],),
     ),
     Check(
         "DS4D-RESULT-35",
-        lambda a: a.hidden and a.words["payload_bytes"] % (a.bits // 8) != 0,
+        lambda a: a.hidden and a.words["payload_bytes"] % value_bytes(a.bits) != 0,
     ),
     Check(
         "DS4D-RESULT-08",

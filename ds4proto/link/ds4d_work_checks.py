@@ -23,7 +23,6 @@ from ds4proto.schema.ds4d_work import (
     INPUT_HC,
     OUTPUT_LOGITS,
     RESET_SESSION,
-    WIDTH_LIMIT,
 )
 
 FLAGS: Final = INPUT_HC | OUTPUT_LOGITS | RESET_SESSION | ACK_ONLY
@@ -142,7 +141,7 @@ SIZE_CHECKS: Final = (
     ),
     Check(
         "DS4D-WORK-17",
-        lambda w: not WIDTH_LIMIT.holds(w.fields["input_hc_bits"]),
+        lambda w: not w.facts.model.widths.holds(w.fields["input_hc_bits"]),
     ),
     Check(
         "DS4D-WORK-18",

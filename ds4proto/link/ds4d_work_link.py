@@ -196,7 +196,7 @@ class WorkLink(Endpoint):
             return _fault("DS4D-RESULT-05")
         largest = max(
             self.model.logits_bytes,
-            self.model.hidden_bytes(pending.asked.n_tokens, 32),
+            self.model.largest_hidden(pending.asked.n_tokens),
         )
         many = words["telemetry_count"] > self._limits.max_telemetry
         if many or (not words["status"] and words["payload_bytes"] > largest):

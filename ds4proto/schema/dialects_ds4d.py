@@ -1,4 +1,4 @@
-"""DS4D dialects: upstream of June to August 2026 and the forks that were read."""
+"""DS4D dialects: upstream of June to August 2026, forks that were read, our own."""
 
 from __future__ import annotations
 
@@ -183,6 +183,23 @@ DS4D_DIALECTS: tuple[Dialect, ...] = (
         evidence="read",
         live="recognises",
         foreign=True,
+    ),
+    Dialect(
+        "ds4proto",
+        "DS4D",
+        "this package, between its own peers",
+        "2026-11",
+        hello_size=48,
+        base="upstream",
+        differs=(
+            "HELLO has a mark at 40 and a word of abilities at 44, the name at 48",
+            "the width words of WORK and RESULT also name formats, from 0x101 on",
+            "a stock HELLO is refused with an ERROR that names the dialect",
+        ),
+        signs=(Sign("hello_fixed", 48, "HELLO body is 48 bytes and the model name"),),
+        settles="where the model name starts in HELLO, or a width word above 0x100",
+        evidence="ours",
+        live="speaks",
     ),
 )
 

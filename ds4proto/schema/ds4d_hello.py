@@ -13,6 +13,7 @@ from ds4proto.schema.ds4d_common import (
     model_id,
     text_size,
 )
+from ds4proto.schema.ds4d_private import HELLO_WORDS
 
 MAX_NAME = 127
 """Longest model name, in bytes."""
@@ -75,6 +76,7 @@ HELLO = frame(
                 dialects=LOCAL_DECODE,
                 default=0,
             ),
+            *HELLO_WORDS,
         ),
         (Text("model_name", REST, "name of the model", "DS4D-HELLO-04"),),
         (

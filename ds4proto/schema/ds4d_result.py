@@ -10,8 +10,9 @@ from construct import Int32ub, this
 from ds4proto.schema.declare import Layout, Name, Payload, Records, Rule
 from ds4proto.schema.dialects_ds4d import ALL
 from ds4proto.schema.ds4d_common import FODELF, HELLO_V3, F, frame, number64
+from ds4proto.schema.ds4d_private import PRIVATE
 from ds4proto.schema.ds4d_records import TELEMETRY
-from ds4proto.schema.ds4d_work import WIDTHS
+from ds4proto.schema.ds4d_work import PRIVATE_WIDTH_LIMIT, WIDTHS
 
 ACK, HIDDEN_STATE, LOGITS = 0, 1, 2
 RESULT_KINDS = (
@@ -106,6 +107,18 @@ RESULT = frame(
                     or v["payload_bits"] in (0, *WIDTHS)
                 ),
                 "32, 16 or 8 for a hidden state",
+                dialects=ALL - PRIVATE,
+            ),
+            Rule(
+                "DS4D-OURS-04",
+                "payload_bits",
+                lambda v: (
+                    v["status"] != 0
+                    or v["result_kind"] != HIDDEN_STATE
+                    or PRIVATE_WIDTH_LIMIT.holds(v["payload_bits"])
+                ),
+                "32, 16, 8 or a format for a hidden state",
+                dialects=PRIVATE,
             ),
             Rule(
                 "DS4D-RESULT-25",

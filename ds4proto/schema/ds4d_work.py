@@ -29,10 +29,12 @@ from ds4proto.schema.ds4d_common import (
     number64,
     text_size,
 )
+from ds4proto.schema.ds4d_private import PRIVATE, value_bytes, width_limit
 from ds4proto.schema.ds4d_records import ROUTE, ROUTE_RETURN
 
 WIDTHS = (32, 16, 8)
 WIDTH_LIMIT = Limit(one_of=(0, *WIDTHS))
+PRIVATE_WIDTH_LIMIT = width_limit(WIDTHS)
 
 INPUT_HC = 1
 OUTPUT_LOGITS = 2
@@ -77,7 +79,7 @@ def _whole_rows(v: Mapping[str, Any]) -> bool:
     size: int = v["input_hc_bytes"]
     flags: int = v["flags"]
     tokens: int = v["n_tokens"]
-    value = max(1, (v["input_hc_bits"] or 32) // 8)
+    value = value_bytes(v["input_hc_bits"])
     if size == 0:
         return tokens == 0 or not flags & INPUT_HC
     return size % (max(1, tokens) * value) == 0
@@ -134,6 +136,16 @@ WORK = frame(
                 unit="bits",
                 limit=WIDTH_LIMIT,
                 clause="DS4D-WORK-17",
+                dialects=ALL - PRIVATE,
+            ),
+            F(
+                "input_hc_bits",
+                Int32ub,
+                "width of one hidden value, 0 means 32; above 0x100 a format",
+                unit="bits",
+                limit=PRIVATE_WIDTH_LIMIT,
+                clause="DS4D-OURS-04",
+                dialects=PRIVATE,
             ),
             F(
                 "route_count",

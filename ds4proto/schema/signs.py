@@ -38,7 +38,7 @@ BF16 activations put nearly all there; halves read as BF16 spread each octave ov
 eight exponents, so that eight exponents hold one octave."""
 
 _HEAD = struct_of(HEADER, "*")
-_HELLO_DIALECTS = (DEFAULT_DS4D, "local-decode")
+_HELLO_DIALECTS = (DEFAULT_DS4D, "local-decode", "ds4proto")
 _WORK_DIALECTS = (DEFAULT_DS4D, "fodelf")
 
 

@@ -67,7 +67,7 @@ def size_of(parts: Iterable[Buf]) -> int:
     return sum(memoryview(part).nbytes for part in parts)
 
 
-def model_facts(shape: Shape) -> ModelFacts:
+def model_facts(shape: Shape, dialect: str = "upstream") -> ModelFacts:
     """Return what the wire needs to know of an engine's model."""
     return ModelFacts(
         shape.model_id,
@@ -76,6 +76,7 @@ def model_facts(shape: Shape) -> ModelFacts:
         shape.hidden_values,
         shape.vocab,
         shape.ctx,
+        dialect,
     )
 
 

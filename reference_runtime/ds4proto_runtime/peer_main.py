@@ -150,6 +150,7 @@ def _coordinate(options: argparse.Namespace, recorder: Recorder | None) -> int:
         _engine(options, head=not options.no_head),
         listen=(options.address[0], int(options.address[1])),
         bits=options.bits,
+        dialect=options.dialect,
         chunk=options.chunk,
         window=options.window,
         rejoin_s=options.rejoin,
@@ -182,6 +183,7 @@ def _work(options: argparse.Namespace, recorder: Recorder | None) -> int:
         (options.address[0], int(options.address[1])),
         listen=listen,
         limits=worker_limits(_limits(options)),
+        dialect=options.dialect,
         recorder=recorder,
         log=_say,
         debug=_say if options.debug else lambda _line: None,
@@ -201,6 +203,7 @@ def main() -> int:
     parser.add_argument("--ctx", type=int, default=256)
     parser.add_argument("--prefill-cap", type=int, default=16)
     parser.add_argument("--bits", type=int, default=32, choices=(32, 16, 8))
+    parser.add_argument("--dialect", default="upstream")
     parser.add_argument("--chunk", type=int)
     parser.add_argument("--window", type=int)
     parser.add_argument("--rejoin", type=float, default=0.0)

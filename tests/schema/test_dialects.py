@@ -12,7 +12,7 @@ from ds4proto.schema.signs import DECIDING
 
 PIPELINE = [
     "upstream", "june1", "edwardtian", "anyei", "xangel82", "sohardcement", "bf16",
-    "local-decode", "fodelf", "hello-v3", "swift",
+    "local-decode", "fodelf", "hello-v3", "swift", "ds4proto",
 ]  # fmt: skip
 TENSOR = [
     "v1", "v6", "v7", "v8-mesh", "v9", "v9-late", "v9w", "v10", "v11-spark", "v12",

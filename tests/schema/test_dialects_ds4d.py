@@ -71,6 +71,10 @@ def test_name_that_starts_at_44() -> None:
     assert names({"a>b": register("local-decode")}) == ["local-decode"]
 
 
+def test_name_that_starts_at_48() -> None:
+    assert names({"a>b": register("ds4proto")}) == ["ds4proto"]
+
+
 def test_type_ten_right_after_hello() -> None:
     inbox = pipeline(
         "anyei", "IPC_INBOX", slot_count=1, slot_bytes=4096, handles=bytes(128)

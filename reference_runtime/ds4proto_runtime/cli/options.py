@@ -25,8 +25,11 @@ from ds4proto.preflight.options_ds4d import (
     positive,
     role,
 )
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
+from ds4proto.schema.ds4d_private import FORMAT_IDS
 
 ENGINES: Final = ("toy", "decoder", "deepseek_v4")
+DIALECTS: Final = ("upstream", PRIVATE_DIALECT)
 
 
 @dataclass(slots=True)
@@ -58,12 +61,16 @@ class RunOptions:
     save: str | None = None
     load: str | None = None
     local_decode: bool = False
+    dialect: str = "upstream"
+    wire_format: str | None = None
     as_json: bool = False
     given: set[str] = field(default_factory=set)
 
     @property
     def bits(self) -> int:
-        """Width of hidden state on the wire."""
+        """Width word of hidden state on the wire."""
+        if self.wire_format is not None:
+            return FORMAT_IDS[self.wire_format]
         return self.activation_bits or 32
 
 
@@ -134,6 +141,8 @@ VALUES: Final[dict[str, tuple[str, Taker]]] = {
     "--rejoin": ("rejoin", _seconds),
     "--save": ("save", _words),
     "--load": ("load", _words),
+    "--dialect": ("dialect", _one_of(DIALECTS)),
+    "--wire-format": ("wire_format", _one_of(tuple(FORMAT_IDS))),
 }
 """Options with one argument: the field, and what takes the argument."""
 FLAGS: Final = {
@@ -174,9 +183,18 @@ def parse_options(arguments: Sequence[str]) -> RunOptions:
 def _cross_check(options: RunOptions) -> None:
     for refusal in cross_check(options):
         raise WrongUsage(refusal.text)
+    if options.wire_format is not None:
+        if options.dialect != PRIVATE_DIALECT:
+            raise WrongUsage(f"--wire-format requires --dialect {PRIVATE_DIALECT}")
+        if options.role != "coordinator":
+            raise WrongUsage("--wire-format requires --role coordinator")
+        if options.activation_bits is not None:
+            raise WrongUsage("give --wire-format or --dist-activation-bits, not both")
     if options.role == "none":
         if options.local_decode:
             raise WrongUsage("--local-decode requires --role coordinator")
+        if "--dialect" in options.given:
+            raise WrongUsage("--dialect requires --role coordinator or --role worker")
         return
     layers = options.layers
     worker = options.role == "worker"

@@ -27,6 +27,8 @@ Pipeline (coordinator):
   --route-wait TIME                wait so long for workers (60s)
   --rejoin TIME                    a lost route may come back within (15s)
   --local-decode                   prefill over the route, decode here
+  --dialect upstream|ds4proto      ds4proto: an extension between these peers alone
+  --wire-format NAME               with it: int8, fp8, int4, mxfp8, mxfp4, nvfp4, bf16
 \b
 Model and text:
   -m FILE                          GGUF file; without it the toy model

@@ -15,10 +15,13 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from ds4proto.codec.base import Codec
+from ds4proto.codec import get
+from ds4proto.codec.base import Codec, Path
 from ds4proto.codec.elementwise import STREAM_FROM
 from ds4proto.codec.widths import activation_codec
+from ds4proto.link.ds4d_facts import row_bytes
 from ds4proto.link.ds4d_frames import SMALL, WORK_PART
+from ds4proto.schema.ds4d_private import FORMATS
 from ds4proto.schema.problem import Buf
 from ds4proto_runtime.engines.base import F32
 
@@ -32,8 +35,11 @@ COMPILED_FROM: Final = 1 << 16
 
 @cache
 def codec_of(bits: int, profile: str, large: bool) -> Codec:
-    """Return the codec of a width; small payloads do without compiled kernels."""
-    return activation_codec(bits, profile=profile, path="auto" if large else "numpy")
+    """Return the codec of a width word; small payloads do without compiled kernels."""
+    path: Path = "auto" if large else "numpy"
+    if bits in FORMATS:
+        return get(FORMATS[bits], path=path)
+    return activation_codec(bits, profile=profile, path=path)
 
 
 def _codec(bits: int, profile: str, values: int) -> Codec:
@@ -53,11 +59,16 @@ def unpack(wire: Buf, bits: int, width: int, profile: str = "strict") -> F32:
     Parameters
     ----------
     wire : bytes-like
-        Whole rows at ``bits``.
+        Whole rows under the width word ``bits``.
     width : int
         Values of one row.
     """
     size = memoryview(wire).nbytes
+    if bits in FORMATS:
+        rows = size // row_bytes(bits, width)
+        codec = _codec(bits, profile, rows * width)
+        decoded = codec.decode(wire, values=rows * width, rows=rows)
+        return cast(F32, decoded.reshape(-1, width))
     values = size * 8 // bits
     if bits == 32:
         flat = np.frombuffer(wire, np.float32)
@@ -71,7 +82,9 @@ def pack(rows: F32, bits: int, profile: str = "strict") -> Buf:
     flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
     if bits == 32:
         return memoryview(cast(Any, flat)).cast("B")
-    encoded = _codec(bits, profile, flat.size).encode(flat)
+    # the last axis is a row: formats with scales keep one or more for each
+    count = flat.size // rows.shape[-1] if flat.size else 1
+    encoded = _codec(bits, profile, flat.size).encode(flat, rows=count)
     return memoryview(encoded).cast("B")
 
 
@@ -89,7 +102,7 @@ class _Pages(mmap.mmap):
 def pack_late(rows: F32, bits: int, profile: str = "strict") -> Buf:
     """Return wire bytes, or for a large payload a stand-in that ``write`` encodes."""
     values = rows.size
-    if bits == 32 or values * bits // 8 <= max(SMALL, BLOCK // 4):
+    if bits == 32 or bits in FORMATS or values * bits // 8 <= max(SMALL, BLOCK // 4):
         return pack(rows, bits, profile)
     codec = _codec(bits, profile, values)
     pages = _Pages(-1, codec.wire_bytes(values))

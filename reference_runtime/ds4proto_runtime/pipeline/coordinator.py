@@ -36,7 +36,10 @@ class PipelineCoordinator:
     layers : range, optional
         The own slice, where the engine holds more than that.
     bits, chunk, window : int
-        ``--dist-activation-bits``, ``-prefill-chunk`` and ``-prefill-window``.
+        ``--dist-activation-bits``, ``-prefill-chunk`` and ``-prefill-window``. In the
+        private dialect ``bits`` may be a format (``schema.ds4d_private.FORMAT_IDS``).
+    dialect : {"upstream", "ds4proto"}
+        What workers have to speak.
     rejoin_s : float
         How long a lost route may take to come back within one request. 0 does as ds4:
         a new route at once, or an error.
@@ -55,13 +58,16 @@ class PipelineCoordinator:
         limits: LinkLimits = DEFAULT,
         sockets: SocketSettings | None = None,
         profile: str = "strict",
+        dialect: str = "upstream",
         recorder: Recorder | None = None,
         log: Log = lambda _line: None,
         debug: Log = lambda _line: None,
     ) -> None:
         self.engine = engine
-        self.model = kv.model_facts(engine.shape)
+        self.model = kv.model_facts(engine.shape, dialect)
         self.layers = engine.layers if layers is None else layers
+        if not self.model.widths.holds(bits):
+            raise ValueError(f"width {bits:#x} is none of dialect {dialect}")
         self.bits, self.profile = bits, profile
         self._chunk, self._window = chunk, window
         self._settings: PrefillSettings | None = None
@@ -76,6 +82,7 @@ class PipelineCoordinator:
             self.model,
             self.layers,
             has_head=engine.has_head,
+            bits=bits,
             idle=self.route_lock,
             listen=listen,
             limits=limits,

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ds4proto.codec.token_hash import token_hash
+from ds4proto.schema.ds4d_private import width_text
 from ds4proto_runtime import handover, kv
 from ds4proto_runtime.engines.base import F32, EngineError
 from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
@@ -131,7 +132,8 @@ class LocalDecode:
             return f"next-token logits differ by up to {gap:g}"
         # A packed width rounds at every hop of the route, but not here.
         if int(near.argmax()) != int(far.argmax()):
-            return f"another next token at {self._coordinator.bits} bits on the wire"
+            width = width_text(self._coordinator.bits)
+            return f"another next token at {width} on the wire"
         return ""
 
     def _cold(self, tokens: Sequence[int], why: str, progress: Progress) -> F32:

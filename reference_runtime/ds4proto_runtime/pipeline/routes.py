@@ -46,6 +46,8 @@ class Door:
         The coordinator's own layers.
     has_head : bool
         Whether the coordinator can finish a hidden state.
+    bits : int
+        The width word in use.
     idle : threading.Lock
         Held while a request uses the connections; nobody looks at them then.
     """
@@ -56,6 +58,7 @@ class Door:
         local: range,
         *,
         has_head: bool,
+        bits: int,
         idle: threading.Lock,
         listen: tuple[str, int],
         limits: LinkLimits,
@@ -66,7 +69,12 @@ class Door:
     ) -> None:
         self._model, self._local, self._has_head = model, local, has_head
         self._expected = Expected(
-            model.model_id, model.model_name, model.n_layers, model.ctx
+            model.model_id,
+            model.model_name,
+            model.n_layers,
+            model.ctx,
+            model.dialect,
+            bits,
         )
         self._idle = idle
         self._limits, self._sockets = limits, sockets
@@ -213,7 +221,7 @@ class Door:
         if event.answered:
             return
         for name, settled_by in dialect_candidates({"a>b": seen}):
-            if name.rstrip("?") != "upstream":
+            if name.rstrip("?") != self._model.dialect:
                 self._log(f"{host}:{port} may speak dialect {name}: {settled_by}")
 
     def _registered(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ds4proto.errors import Ds4ProtoError, ExitCode
 from ds4proto.link.ds4d_events import Failed
+from ds4proto.link.ds4d_facts import row_bytes
 from ds4proto.link.ds4d_request import Request
 from ds4proto.link.ds4d_route import RouteError
 from ds4proto.link.ds4d_session import Session as Transcript
@@ -198,7 +199,7 @@ class PipelineSession:
             return engine.head(self._local.last)
         if kind == HIDDEN_STATE:
             width = engine.shape.hidden_values
-            last = payload[len(payload) - width * bits // 8 :]
+            last = payload[len(payload) - row_bytes(bits, width) :]
             return engine.head(unpack(last, bits, width, self._owner.profile)[0])
         return np.frombuffer(payload, np.float32).copy()
 

@@ -80,11 +80,12 @@ class PipelineWorker:
         limits: LinkLimits = DEFAULT,
         sockets: SocketSettings | None = None,
         profile: str = "strict",
+        dialect: str = "upstream",
         recorder: Recorder | None = None,
         log: Log = lambda _line: None,
         debug: Log = lambda _line: None,
     ) -> None:
-        self.facts = worker_facts(engine)
+        self.facts = worker_facts(engine, dialect)
         self._machine = Worker(self.facts, limits=limits)
         self._room = EngineRoom(engine, profile=profile, log=log)
         self._coordinator, self._listen = coordinator, listen

@@ -36,11 +36,11 @@ Log = Callable[[str], None]
 Job = EvaluateWork | SaveShard | RestoreShard
 
 
-def worker_facts(engine: Engine) -> WorkerFacts:
+def worker_facts(engine: Engine, dialect: str = "upstream") -> WorkerFacts:
     """Return what a worker announces and checks of its slice."""
     shape = engine.shape
     return WorkerFacts(
-        kv.model_facts(shape),
+        kv.model_facts(shape, dialect),
         engine.layers.start,
         engine.layers.stop - 1,
         engine.has_head,
