@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -11,10 +11,12 @@ from ds4proto.cli._output import printable
 from ds4proto.preflight.case import Case
 from ds4proto.preflight.facts import GIB
 from ds4proto.preflight.finding import Finding
+from ds4proto.preflight.gather import Gathered
+from ds4proto.preflight.link import LinkReport
 from ds4proto.preflight.predict import Prediction, predict
 from ds4proto.preflight.report import AREAS, document, worst
 
-__all__ = ["show"]
+__all__ = ["show", "show_links"]
 
 _STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -98,3 +100,36 @@ def _prediction(
 
 def _speed(value: float | None) -> str:
     return "?" if value is None else f"{value:.4g}"
+
+
+def show_links(
+    links: Sequence[LinkReport],
+    gathered: Sequence[Gathered],
+    widths: Sequence[str],
+    console: Console,
+) -> None:
+    """Print what was measured, RDMA on each machine, and which width pays."""
+    from rich.table import Table
+
+    table = Table(title="measured links", title_justify="left", title_style="bold")
+    for column in ("to", "message", "round trip p50", "p99", "Gbit/s out, in, both"):
+        table.add_column(column, overflow="fold")
+    for link, theirs in zip(links, gathered[1:], strict=True):
+        speeds = f"{link.to_gbit:.3g}, {link.from_gbit:.3g}, {link.both_gbit:.3g}"
+        for name, (size, p50, p99) in link.rtt_ms.items():
+            table.add_row(
+                printable(theirs.machine.name), f"{name}, {size} B",
+                f"{p50:.3g} ms", f"{p99:.3g} ms", speeds,
+            )  # fmt: skip
+            speeds = ""
+    console.print(table)
+    for one in gathered:
+        rdma = one.rdma
+        text = f"RDMA on {one.machine.name}: {rdma.verdict} {rdma.device} {rdma.gid}"
+        console.print(printable(text.rstrip()), soft_wrap=True)
+        for line in rdma.table:
+            console.print(f"    {printable(line)}", soft_wrap=True)
+        if rdma.next_step:
+            console.print(f"    next: {printable(rdma.next_step)}", soft_wrap=True)
+    for line in widths:
+        console.print(printable(line), soft_wrap=True)

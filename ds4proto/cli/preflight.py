@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from ds4proto.cli._options import json_option
+from ds4proto.cli._options import DURATION, json_option
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode
 
 if TYPE_CHECKING:
     from ds4proto.preflight.facts import Plan
+    from ds4proto.preflight.finding import Finding
+    from ds4proto.preflight.live import Outcome
 
 __all__ = ["cmd"]
 
@@ -22,32 +25,148 @@ With --plan nothing touches the network: the file names machines, their ds4 comm
 lines, models, memory and links, and everything that will not work is listed at once,
 with the very text that ds4 would print.
 
+Live, one machine waits and shows a one-time code, the others join with it. Each
+gathers its own facts (GGUF header, command line, DS4_* variables, memory, interfaces,
+RDMA), the link between exactly these addresses is measured, and all print one verdict.
+The ds4 command behind -- is read and not run. Nothing is encrypted: facts about the
+machines cross the link in the clear, the code does not.
+
 \b
 Examples:
   ds4proto preflight --plan cluster.toml
-  ds4proto preflight --plan cluster.toml --json | jq .verdict
   ds4proto preflight --plan cluster.toml --propose
+  ds4proto preflight --listen 10.0.0.1:7600 --allow-remote -- ./ds4 \\
+      --role coordinator --layers 0:20 --listen 10.0.0.1 9000 -m flash.gguf
+  ds4proto preflight --join 10.0.0.1:7600 --code CODE -- ./ds4 \\
+      --role worker --layers 21:output --coordinator 10.0.0.1 9000 -m flash.gguf
 
-The exit status is 0 without errors, 1 with some, 2 where the plan cannot be read; with
---strict a warning counts as an error."""
+The exit status is 0 without errors, 1 with some, 2 where nothing could be checked, 3
+where the other machine is lost; with --strict a warning counts as an error."""
 
 
 @click.command("preflight", help=_HELP)
+@click.argument("command", nargs=-1, metavar="[-- DS4 COMMAND...]")
 @click.option("--plan", "plan_file", metavar="FILE", help="A cluster.toml to check.")
 @click.option("--propose", "proposing", is_flag=True,
               help="Give layer ranges from memory and speed.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:0",
+              show_default=True, help="Where the others join.")  # fmt: skip
+@click.option("--allow-remote", is_flag=True, help="Listen beyond loopback.")
+@click.option("--joiners", type=click.IntRange(1, 63), default=1, show_default=True,
+              help="How many machines to wait for.")  # fmt: skip
+@click.option("--join", "target", metavar="HOST:PORT", help="Join a waiting machine.")
+@click.option("--code", metavar="CODE", envvar="DS4PROTO_PREFLIGHT_CODE",
+              help="The one-time code that the first machine shows.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="Of this machine; default: its host name.")
+@click.option("--sessions", type=click.IntRange(1), default=1, show_default=True,
+              help="Contexts that live at once.")  # fmt: skip
+@click.option("--wait", type=DURATION, default=600.0, show_default="10m",
+              help="How long to wait for the others.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 at warnings, too.")
 @json_option
-def cmd(plan_file: str | None, proposing: bool, strict: bool, as_json: bool) -> int:
+def cmd(
+    command: tuple[str, ...],
+    plan_file: str | None,
+    proposing: bool,
+    listen: str,
+    allow_remote: bool,
+    joiners: int,
+    target: str | None,
+    code: str | None,
+    name: str | None,
+    sessions: int,
+    wait: float,
+    strict: bool,
+    as_json: bool,
+) -> int:
     """Check a run before it starts."""
-    if plan_file is None:
-        raise click.UsageError("give --plan FILE")
-    from ds4proto.preflight.plan import read_plan
+    if plan_file is not None:
+        if command or target is not None:
+            raise click.UsageError("--plan goes without --join and without a command")
+        from ds4proto.preflight.plan import read_plan
 
-    plan = read_plan(plan_file)
+        plan = read_plan(plan_file)
+        if proposing:
+            return _propose(plan, as_json=as_json)
+        return _judge(plan, strict=strict, as_json=as_json)
     if proposing:
-        return _propose(plan, as_json=as_json)
-    return _judge(plan, strict=strict, as_json=as_json)
+        raise click.UsageError("--propose needs --plan FILE")
+    if not command:
+        raise click.UsageError(
+            "give --plan FILE, or -- and the ds4 command of this side"
+        )
+    if target is not None and not code:
+        raise click.UsageError("--join needs --code: the first machine shows it")
+    from ds4proto.preflight.gather import gather
+
+    own = name or platform.node().partition(".")[0] or "machine"
+    if target is not None:
+        outcome = _join(_address(target), command, own, str(code), wait)
+    else:
+        from ds4proto.peer import listen as open_listener
+        from ds4proto.preflight.facts import RunFacts
+        from ds4proto.preflight.live import host
+        from ds4proto.preflight.protocol import new_code
+
+        with open_listener(*_address(listen), allow_remote=allow_remote) as listener:
+            shown, secret = listener.address, new_code()
+            text = f"[{shown[0]}]" if ":" in shown[0] else shown[0]
+            _say(f"waiting for {joiners} to join; on the other machine:")
+            _say(
+                f"  ds4proto preflight --join {text}:{shown[1]} --code {secret} -- ..."
+            )
+            outcome = host(
+                listener,
+                gather(command, name=own),
+                secret,
+                joiners=joiners,
+                run=RunFacts(sessions=sessions),
+                wait=wait,
+                say=_say,
+            )
+    return _live(outcome, strict=strict, as_json=as_json)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"{text!r}: expected HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _say(text: str) -> None:
+    print(f"ds4proto preflight: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _join(
+    address: tuple[str, int], command: tuple[str, ...], own: str, code: str, wait: float
+) -> Outcome:
+    from ds4proto.preflight.gather import gather
+    from ds4proto.preflight.live import join
+
+    mine = gather(command, name=own, peer=address[0])
+    return join(address, mine, code, wait=wait)
+
+
+def _live(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
+    from ds4proto.preflight.widths import which_pays
+
+    speeds = [link.to_gbit for link in outcome.links]
+    lines = which_pays(outcome.case, min(speeds)) if speeds else []
+    if as_json:
+        write_json({**outcome.document(), "widths": lines})
+    else:
+        from ds4proto.cli._preflight_tables import show, show_links
+
+        show_links(outcome.links, outcome.gathered, lines, stdout())
+        show(outcome.case, outcome.findings, stdout())
+    return _status(outcome.findings, strict=strict)
+
+
+def _status(findings: list[Finding], *, strict: bool) -> int:
+    bad = {"error", "warning"} if strict else {"error"}
+    failed = any(finding.severity in bad for finding in findings)
+    return ExitCode.FAILED if failed else ExitCode.PASSED
 
 
 def _judge(plan: Plan, *, strict: bool, as_json: bool) -> int:
@@ -62,9 +181,7 @@ def _judge(plan: Plan, *, strict: bool, as_json: bool) -> int:
         from ds4proto.cli._preflight_tables import show
 
         show(case, findings, stdout())
-    bad = {"error", "warning"} if strict else {"error"}
-    failed = any(finding.severity in bad for finding in findings)
-    return ExitCode.FAILED if failed else ExitCode.PASSED
+    return _status(findings, strict=strict)
 
 
 def _propose(plan: Plan, *, as_json: bool) -> int:

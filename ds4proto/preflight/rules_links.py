@@ -185,15 +185,20 @@ def _mtu(case: Case) -> Iterator[Finding]:
 
 def builds(case: Case) -> Iterator[Finding]:
     """Compare builds and clocks."""
-    named = {m.name: m.machine.build for m in case.members if m.machine.build}
-    if len(set(named.values())) > 1:
-        yield Finding(
-            "warning", "build.differs", ", ".join(named),
-            "the machines run different builds",
-            expected="one build everywhere",
-            found=", ".join(f"{who} {what}" for who, what in named.items()),
-            next_step="build all machines from one commit, and stop old processes",
-        )  # fmt: skip
+    for system in sorted({m.machine.system for m in case.members}):
+        named = {
+            m.name: m.machine.build
+            for m in case.members
+            if m.machine.build and m.machine.system == system
+        }
+        if len(set(named.values())) > 1:
+            yield Finding(
+                "warning", "build.differs", ", ".join(named),
+                "the machines run different builds",
+                expected="one build on all machines of a system",
+                found=", ".join(f"{who} {what}" for who, what in named.items()),
+                next_step="build them from one commit, and stop old processes",
+            )  # fmt: skip
     for member in case.members:
         clock = member.machine.clock
         if clock is not None and abs(clock) > _CLOCK_S:

@@ -1,0 +1,223 @@
+"""Two preflights on loopback: codes, versions, strangers, one verdict on both sides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ds4proto.peer import SYSTEM_CLOCK, PeerLost, dial, listen
+from ds4proto.preflight.facts import RunFacts
+from ds4proto.preflight.gather import Gathered, gather
+from ds4proto.preflight.link import Sizes, measure, serve
+from ds4proto.preflight.live import Outcome, host, join
+from ds4proto.preflight.protocol import (
+    JoinError,
+    answer_challenge,
+    new_code,
+    receive,
+    send,
+)
+from tests.model.gguf_writer import model as gguf_model
+
+
+@pytest.fixture
+def flash(tmp_path: Path) -> str:
+    made = gguf_model("deepseek4", blocks=43, width=4096, vocabulary=129280)
+    path = tmp_path / "flash.gguf"
+    path.write_bytes(made.bytes() + bytes(1024))
+    return str(path)
+
+
+def side(name: str, *words: str) -> Gathered:
+    return gather(["./ds4", *words], name=name, environment={}, tool=lambda _argv: None,
+                  system="linux")  # fmt: skip
+
+
+def leader(flash: str) -> Gathered:
+    return side("a", "--role", "coordinator", "--layers", "0:20", "--listen",
+                "127.0.0.1", "9000", "-m", flash, "--ctx", "4096")  # fmt: skip
+
+
+class Host:
+    """A host in a thread; `result` gives its outcome or raises its error."""
+
+    def __init__(self, mine: Gathered, code: str, wait: float = 20) -> None:
+        self.said: list[str] = []
+        self._listener = listen()
+        self.address = self._listener.address
+        self._outcome: Outcome | Exception | None = None
+
+        def work() -> None:
+            try:
+                self._outcome = host(
+                    self._listener, mine, code, joiners=1, run=RunFacts(),
+                    wait=wait, say=self.said.append,
+                )  # fmt: skip
+            except Exception as error:
+                self._outcome = error
+            finally:
+                self._listener.close()
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Outcome:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+
+def test_both_sides_get_one_outcome(flash: str) -> None:
+    code = new_code()
+    waiting = Host(leader(flash), code)
+    worker = side("b", "--role", "worker", "--layers", "22:output", "--coordinator",
+                  "127.0.0.1", "9001", "-m", flash, "--ctx", "1024")  # fmt: skip
+    theirs = join(waiting.address, worker, f" {code.upper()} ", wait=10)
+    mine = waiting.result()
+    assert mine.document()["findings"] == theirs.document()["findings"]
+    found = {f.check: f for f in mine.findings}
+    assert found["layers.gap"].prints == (
+        "distributed route incomplete: missing layer 21"
+    )
+    assert found["hello.refused"].prints == (
+        "worker context too small: worker=1024 coordinator=4096"
+    )
+    assert found["dial.port"].where == "b"
+    (link,) = mine.links
+    assert link.rtt_ms["hidden state"][0] == 4 * 16384
+    assert set(link.rtt_ms) == {"ping", "hidden state"}
+    assert min(link.to_gbit, link.from_gbit, link.both_gbit) > 0
+    assert mine.document()["prediction"][0]["decode"] > 0
+    assert abs(mine.gathered[1].machine.clock or 0) < 5
+
+
+def test_a_wrong_code_is_refused_and_the_right_one_still_works(flash: str) -> None:
+    waiting = Host(leader(flash), "aaaaaaaa")
+    worker = side("b", "--role", "worker")
+    with pytest.raises(JoinError, match="the code is wrong"):
+        join(waiting.address, worker, "bbbbbbbb", wait=10)
+    assert join(waiting.address, worker, "aaaaaaaa", wait=10).findings
+    waiting.result()
+    assert "gave a wrong code" in waiting.said[0]
+
+
+def test_codes_cannot_be_tried_for_ever(flash: str) -> None:
+    waiting = Host(leader(flash), "aaaaaaaa")
+    for _ in range(5):
+        with pytest.raises(JoinError, match="the code is wrong"):
+            join(waiting.address, side("b"), "bbbbbbbb", wait=10)
+    with pytest.raises(JoinError, match="without the right code"):
+        waiting.result()
+
+
+def test_another_version_is_told_both_numbers(flash: str) -> None:
+    waiting = Host(leader(flash), "aaaaaaaa")
+    channel = dial(*waiting.address, deadline=SYSTEM_CLOCK.now() + 10)
+    receive(channel, "challenge")
+    send(channel, "answer", version=2, proof="")
+    with pytest.raises(JoinError, match=r"versions 1 \(host\) and 2 \(joiner\)"):
+        receive(channel, "welcome")
+    channel.close()
+    assert join(waiting.address, side("b"), "aaaaaaaa", wait=10).findings
+    waiting.result()
+
+
+def test_the_code_never_crosses_the_wire(flash: str) -> None:
+    seen = bytearray()
+    with listen() as listener:
+
+        def answer() -> None:
+            channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+            send(channel, "challenge", version=1, nonce="00")
+            head = bytearray(4)
+            channel.recv_exact(head, deadline=SYSTEM_CLOCK.now() + 10)
+            body = bytearray(int.from_bytes(head, "big"))
+            channel.recv_exact(body, deadline=SYSTEM_CLOCK.now() + 10)
+            seen.extend(body)
+            channel.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises((JoinError, PeerLost)):
+            join(listener.address, side("b"), "topsecret", wait=10)
+        thread.join(20)
+    assert b"proof" in seen
+    assert b"topsecret" not in seen
+
+
+@pytest.mark.parametrize(
+    ("greeting", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no preflight of ours"),
+        (b"\0\0\0\2{}", "expected the message challenge, found None"),
+        (b"\0\0\0\2\xff\xff", "expected the message challenge, found None"),
+    ],
+)
+def test_strangers_are_named(greeting: bytes, says: str) -> None:
+    with listen() as listener:
+
+        def answer() -> None:
+            channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+            channel.send([greeting], deadline=SYSTEM_CLOCK.now() + 10)
+            channel.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(JoinError, match=says):
+            join(listener.address, side("b"), "x", wait=10)
+        thread.join(20)
+
+
+def test_nobody_comes_and_nobody_is_there(flash: str) -> None:
+    with pytest.raises(PeerLost, match="waiting for another machine to join"):
+        Host(leader(flash), "a", wait=0.05).result()
+    with listen() as listener:
+        address = listener.address
+    with pytest.raises(PeerLost, match="dialling the first machine"):
+        join(address, side("b"), "a", wait=5)
+
+
+def test_strange_facts_are_refused(flash: str) -> None:
+    waiting = Host(leader(flash), "aaaaaaaa", wait=3)
+    channel = dial(*waiting.address, deadline=SYSTEM_CLOCK.now() + 10)
+    answer_challenge(channel, "aaaaaaaa")
+    send(channel, "facts", gathered='{"machine": 3}')
+    with pytest.raises(PeerLost):
+        waiting.result()
+    assert "cannot be read" in waiting.said[0]
+    channel.close()
+
+
+def pair(work: Callable[[Any], Any]) -> Any:
+    """Run `measure` here against `work` in a thread."""
+    with listen() as listener:
+
+        def other() -> None:
+            channel = dial(*listener.address, deadline=SYSTEM_CLOCK.now() + 10)
+            work(channel)
+            channel.close()
+
+        thread = threading.Thread(target=other, daemon=True)
+        thread.start()
+        channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+        try:
+            report = measure(channel, Sizes(gate=16384))
+            send(channel, "report")
+            return report
+        finally:
+            channel.close()
+            thread.join(20)
+
+
+def test_gates_are_measured_at_their_size() -> None:
+    report = pair(serve)
+    assert report.rtt_ms["gate"][0] == 16384
+    for _, p50, p99 in report.rtt_ms.values():
+        assert 0 < p50 <= p99
