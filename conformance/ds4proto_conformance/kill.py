@@ -25,7 +25,7 @@ __all__ = ["KILLS", "Row", "matrix", "meet"]
 
 PATIENCE: Final = 0.4
 QUIET: Final = 0.05
-KILLS: Final = (Verdict.FAIL, Verdict.PARTIAL, Verdict.FLAKY, Verdict.CONCEPTUAL)
+KILLS: Final = (Verdict.FAIL, Verdict.PARTIAL, Verdict.CONCEPTUAL)
 POSITIONS: Final = {"worker": ("last", "middle", "first"), "coordinator": ("",)}
 
 
@@ -48,7 +48,6 @@ def meet(fault: Fault, cases: Iterable[Case], *, patience: float = PATIENCE) -> 
         patience=patience,
         quiet=QUIET,
         connect=2.0,
-        retry=False,
         keep_frames=False,
     )
     runner = Runner(settings, loop_opener(fault))

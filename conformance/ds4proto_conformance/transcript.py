@@ -28,6 +28,8 @@ class Line:
     dialled_by_us : bool
     pieces : list of (bool, float, bytes)
         Whether the peer sent it, when, and what; an empty piece is an end.
+    judged : bool
+        Whether what the peer sends here is its own, and not passed on from us.
     start : int
         Index of the first piece that belongs to the present case.
     """
@@ -38,6 +40,7 @@ class Line:
     pieces: list[tuple[bool, float, bytes]] = field(default_factory=list)
     kept: int = 0
     start: int = 0
+    judged: bool = True
 
     def note(self, from_peer: bool, now: float, data: bytes) -> None:
         """Keep one piece; neighbours of one sender are joined."""
@@ -90,6 +93,7 @@ class Transcript:
             for line, index, event in self.events(dialect)
             if isinstance(event, FrameReceived)
             and index >= line.start
+            and line.judged
             and event.direction == line.direction(True)
             for problem in event.problems
         ]

@@ -259,6 +259,7 @@ class WorkerBench(Bench):
         blob: bytes | None = None,
         logits: bool | None = None,
         ack: bool = False,
+        session: int | None = None,
         **lies: int,
     ) -> Work:
         """Return a WORK for this worker, as it ought to be but for the changes.
@@ -286,9 +287,11 @@ class WorkerBench(Bench):
         flags |= (INPUT_HC if f.layer_start else 0) | (OUTPUT_LOGITS if logits else 0)
         if hidden is None:
             hidden = self.hidden(len(span), bits) if f.layer_start else b""
+        if session is None:
+            session = self.session() if reset else self.fresh_session()
         words = {
             "model_id": f.model_id,
-            "session": self.session() if reset else self.fresh_session(),
+            "session": session,
             "request": self.rng.randrange(1, 1 << 32),
             "prefix_hash": before,
             "result_hash": _extend(span, before),

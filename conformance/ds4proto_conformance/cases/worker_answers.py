@@ -92,8 +92,7 @@ def ack_then(peer: WorkerBench) -> None:
     for at in (0, 2):
         work = peer.make(tokens[at : at + 2], pos0=at, prefix=tokens[:at],
                          reset=not at, ack=not at,
-                         hidden=whole.hidden[at * width : (at + 2) * width])  # fmt: skip
-        work.words["session"] = session
+                         hidden=whole.hidden[at * width : (at + 2) * width], session=session)  # fmt: skip
         last = peer.answer(peer.send(work)).served().payload
     if last != once[-len(last) :]:
         raise Deviation("DS4D-WORK-50", "the answer of an undivided span", "another")
@@ -130,8 +129,7 @@ def logits_last(peer: WorkerBench) -> None:
     session, found = peer.session(), b""
     for at in range(3):
         work = peer.make(tokens[at : at + 1], pos0=at, prefix=tokens[:at], reset=not at,
-                         hidden=whole.hidden[at * width : (at + 1) * width])  # fmt: skip
-        work.words["session"] = session
+                         hidden=whole.hidden[at * width : (at + 1) * width], session=session)  # fmt: skip
         found = peer.answer(peer.send(work)).served().payload
     if found != once:
         raise Deviation("DS4D-RESULT-26", "the logits of the last token", "others")
@@ -269,8 +267,7 @@ def place(peer: WorkerBench, p: dict[str, Any]) -> None:
         first = peer.make(before)
         first.words["session"] = session
         peer.answer(peer.send(first)).served()
-    work = peer.make(p["tokens"], pos0=len(before), prefix=before, reset=not before)
-    work.words["session"] = session
+    work = peer.make(p["tokens"], pos0=len(before), prefix=before, reset=not before, session=session)
     f = peer.facts
     record = telemetry(peer.answer(peer.send(work)))
     same("DS4D-TELEM-04", record, layer_start=f.layer_start, layer_end=f.layer_end,

@@ -15,8 +15,7 @@ def step(
 ) -> tuple[Work, tuple[int, ...]]:
     """Return the WORK that goes on from some tokens, and the tokens after it."""
     tokens = peer.tokens(count)
-    work = peer.make(tokens, pos0=len(before), prefix=before, reset=not before, **more)
-    work.words["session"] = session
+    work = peer.make(tokens, pos0=len(before), prefix=before, reset=not before, **more, session=session)
     return work, before + tokens
 
 
@@ -292,8 +291,7 @@ def history_matters(peer: WorkerBench) -> None:
     for at in (0, 2):
         hidden = whole.hidden[at * width : (at + 2) * width]
         work = peer.make(tokens[at : at + 2], pos0=at, prefix=tokens[:at],
-                         reset=not at, hidden=hidden)  # fmt: skip
-        work.words["session"] = session
+                         reset=not at, hidden=hidden, session=session)  # fmt: skip
         last = peer.answer(peer.send(work)).served().payload
     if last != once[-len(last) :]:
         raise Deviation("DS4D-SESS-06", "the rows of the undivided span",

@@ -310,15 +310,13 @@ def keeps_session(peer: WorkerBench, p: dict[str, Any]) -> None:
     first = peer.make(tokens)
     session = first.words["session"]
     peer.answer(peer.send(first)).served()
-    bad = peer.make(1, pos0=2, prefix=tokens, reset=False)
+    bad = peer.make(1, pos0=2, prefix=tokens, reset=False, session=session)
     lies = {"flags": {"flags": 0xF0}, "hash": {"result_hash": 3},
             "ctx": {"pos0": 1 << 30}}[p["fault"]]  # fmt: skip
-    bad.words["session"] = session
     bad.lies = lies
     clause = {"flags": "DS4D-WORK-07", "hash": "DS4D-WORK-15", "ctx": "DS4D-WORK-09"}
     peer.answer(peer.send(bad)).refused(clause[p["fault"]])
-    good = peer.make(1, pos0=2, prefix=tokens, reset=False)
-    good.words["session"] = session
+    good = peer.make(1, pos0=2, prefix=tokens, reset=False, session=session)
     peer.answer(peer.send(good)).served("DS4D-WORK-47")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +17,8 @@ from ds4proto.link.ds4d_texts import text
 from ds4proto_conformance.mutants.tools import frames_in
 from ds4proto_conformance.peers.faults import Fault, patched
 
+LATE = 1.5
+"""Seconds that the late answer takes; the kill matrix waits less."""
 _SERVED = worker_queue.Queue.evaluated
 _START = worker_queue.Queue._start
 _JUDGE = sessions.judge_session
@@ -171,6 +174,13 @@ def _swallow_third(connection: Any, code: int, _body: bytes) -> bytes | None:
     return b"" if seen % 3 == 0 else None
 
 
+def _late(connection: Any, frame: bytes) -> list[bytes]:
+    sent = connection.memory["sent"] = connection.memory.get("sent", 0) + 1
+    if sent == 6:
+        time.sleep(LATE)
+    return [frame]
+
+
 def _per_connection(self: Any, session: int) -> int:
     return (session * 31 + zlib.crc32(str(id(self)).encode())) & (1 << 64) - 1
 
@@ -209,5 +219,5 @@ MUTANTS: Final = (
     _fault("input-ignored", "uses no hidden state that came", evaluate=_input_ignored),
     _fault("swallows-every-third", "does not answer every third WORK",
            received=frames_in(_swallow_third)),
-    _fault("answers-late", "answers after the deadline", delay=0.7),
+    _fault("answers-late", "answers the sixth WORK of a connection late", out=_late),
 )  # fmt: skip

@@ -78,14 +78,19 @@ class TinyRank:
         self._embedding = weights(identity.n_vocab, width)
         self._head = weights(width, identity.n_vocab)
         layers = identity.n_layer
-        self._attn, self._ffn = weights(layers, width, width), weights(layers, width, width)
+        self._attn, self._ffn = (
+            weights(layers, width, width),
+            weights(layers, width, width),
+        )
 
     def __getitem__(self, known: int) -> TinySession:
         return self.sessions[known]
 
     def create(self, known: int, ctx: int) -> None:
         """Open a session."""
-        self.sessions[known] = TinySession(ctx, [[] for _ in range(self.identity.n_layer)])
+        self.sessions[known] = TinySession(
+            ctx, [[] for _ in range(self.identity.n_layer)]
+        )
 
     def destroy(self, known: int) -> None:
         """Close a session."""
@@ -94,8 +99,14 @@ class TinyRank:
     def half(self, row: F32, rank: int | None = None) -> memoryview:
         """Return the bytes of one half of a row's logits."""
         middle = self.identity.n_vocab // 2
-        own = slice(middle) if (self.rank if rank is None else rank) == 0 else slice(middle, None)
-        return memoryview((_bend(row) @ self._head[:, own]).astype(np.float32).tobytes())
+        own = (
+            slice(middle)
+            if (self.rank if rank is None else rank) == 0
+            else slice(middle, None)
+        )
+        return memoryview(
+            (_bend(row) @ self._head[:, own]).astype(np.float32).tobytes()
+        )
 
     def sync(
         self,
@@ -122,9 +133,12 @@ class TinyRank:
 
     def eval(self, known: int, token: int) -> F32:
         """Decode one token."""
-        return self._run(self.sessions[known], (token,), "row")[-1]
+        row: F32 = self._run(self.sessions[known], (token,), "row")[-1]
+        return row
 
-    def mixed(self, known: int, tokens: Sequence[int], items: Sequence[BatchItem]) -> list[F32]:
+    def mixed(
+        self, known: int, tokens: Sequence[int], items: Sequence[BatchItem]
+    ) -> list[F32]:
         """Prefill one session in one chunk, then decode in others."""
         held = self.sessions[known]
         at = len(held.tokens)
@@ -139,7 +153,9 @@ class TinyRank:
         held.rows = self._run(held, drafts, kind)
         return held.rows
 
-    def commit(self, known: int, drafts: Sequence[int], mode: int, count: int) -> F32 | None:
+    def commit(
+        self, known: int, drafts: Sequence[int], mode: int, count: int
+    ) -> F32 | None:
         """Apply a verdict; returns the row of the last replayed token."""
         held = self.sessions[known]
         assert held.rows is not None
@@ -155,9 +171,24 @@ class TinyRank:
         return rows[-1] if rows else None
 
     def _run(
-        self, held: TinySession, tokens: Sequence[int], kind: PlanKind, swap: bool = False
+        self,
+        held: TinySession,
+        tokens: Sequence[int],
+        kind: PlanKind,
+        swap: bool = False,
     ) -> F32:
         x: F32 = self._embedding[np.clip(tokens, 0, self.identity.n_vocab - 1)]
+        with np.errstate(invalid="ignore"):  # NaN and infinity pass, as they came
+            return self._layers(held, tokens, x, kind, swap)
+
+    def _layers(
+        self,
+        held: TinySession,
+        tokens: Sequence[int],
+        x: F32,
+        kind: PlanKind,
+        swap: bool,
+    ) -> F32:
         for layer in range(self.identity.n_layer):
             seen = self._seen(held.sums[layer], x)
             x = x + self._attention(layer, seen, kind, swap)
@@ -176,7 +207,9 @@ class TinyRank:
     def _part(self, weights: Any, rows: F32, rank: int) -> F32:
         middle = self.identity.n_embd // 2
         own = slice(middle) if rank == 0 else slice(middle, None)
-        part: F32 = np.stack([row[own] @ weights[own] for row in rows]).astype(np.float32)
+        part: F32 = np.stack([row[own] @ weights[own] for row in rows]).astype(
+            np.float32
+        )
         return part
 
     def _attention(self, layer: int, seen: F32, kind: PlanKind, swap: bool) -> F32:

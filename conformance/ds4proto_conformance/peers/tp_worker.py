@@ -98,7 +98,9 @@ class SmallTpWorker(SmallRank):
         total = len(tokens)
         hidden, status = None, INTERRUPTED
         if not self.meet(START, 0, total):
-            hidden = self.engine.sync(known, tokens, lambda at: self.meet(CHUNK, at, total))
+            hidden = self.engine.sync(
+                known, tokens, lambda at: self.meet(CHUNK, at, total)
+            )
             status = OK if hidden is not None else INTERRUPTED
         self.meet(END, status, total)
         if hidden is None:
