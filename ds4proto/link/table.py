@@ -123,11 +123,12 @@ def adds_up(entry: Entry, body: memoryview, size: int) -> bool | None:
     Returns
     -------
     bool or None
-        None where the frame has no length field to judge by.
-
-    ``body`` holds at least the fixed part.
+        None where the frame has no length field to judge by; False where `body`
+        does not even hold the fixed part.
     """
     spec, dialect = entry.spec, entry.dialect
+    if len(body) < entry.least:
+        return False
     tails = tails_of(spec.body, dialect)
     names = [f.path for f in spec.fixed(dialect)]
     if not tails:

@@ -82,6 +82,21 @@ def test_snapshot_requests_show_the_worker() -> None:
     assert (observer.role_of("a"), observer.role_of("b")) == ("coordinator", "worker")
 
 
+@pytest.mark.parametrize("code", range(1, 10))
+@pytest.mark.parametrize("size", [0, 1, 3, 11, 39, 59, 79])
+def test_bodies_shorter_than_their_fixed_part_break_no_observer(
+    code: int, size: int
+) -> None:
+    # fixed parts by type, as the protocol's table of types gives them
+    fixed = {1: 40, 2: 0, 3: 80, 4: 40, 5: 40, 6: 60, 7: 12, 8: 16, 9: 60}[code]
+    body = bytes(size)
+    short = b"DS4D" + code.to_bytes(4, "big") + size.to_bytes(4, "big") + body
+    _, events = observe([(UP, ds4d("HELLO", **HELLO)), (DOWN, short), (DOWN, work(1))])
+    if size < fixed:
+        assert problems(events)[0].startswith("DS4D-")
+    assert "WORK" in names(events)
+
+
 @pytest.mark.parametrize(
     ("frame", "clause"),
     [
