@@ -43,6 +43,28 @@ def _layout(name: str, dialect: str) -> str:
     return tables.layout_table(spec.body, dialect)
 
 
+def own_frames(dialect: str) -> list[str]:
+    """Return the full names of the frames that a dialect's base does not have."""
+    from ds4proto.schema.dialects import dialect as find
+    from ds4proto.schema.registry import frames
+
+    base = find(dialect).base
+    before = {s.full_name for s in frames(dialect=base)} if base else set()
+    return [s.full_name for s in frames(dialect=dialect) if s.full_name not in before]
+
+
+def _own(dialect: str) -> str:
+    from ds4proto.schema.registry import frame
+
+    parts = []
+    for name in own_frames(dialect):
+        spec = frame(name, dialect=dialect)
+        code = "" if spec.code is None else f" (type {spec.code})"
+        parts.append(f"**`{spec.name}`**{code}: {spec.doc}")
+        parts.append(tables.layout_table(spec.body, dialect))
+    return "\n\n".join(parts)
+
+
 def _record(name: str, dialect: str) -> str:
     from ds4proto.schema.declare import One, Records, walk_tails
     from ds4proto.schema.registry import frames
@@ -119,6 +141,12 @@ def _codecs() -> str:
     return tables.table(("codec", *_CODEC_COLUMNS), rows)
 
 
+def _coverage() -> str:
+    from ds4proto.emit.coverage import gather
+
+    return gather("").sentence()
+
+
 _CODEC_COLUMNS: Final = (
     "wire",
     "worst_relative_error",
@@ -140,24 +168,32 @@ def clause_lines(chapter: str, section: str = "") -> str:
     found = [
         clause
         for clause in clauses.load()
-        if clause.chapter == chapter
-        and (not section or clause.section == section)
-        and clause.kind != "defect"
+        if clause.chapter == chapter and clause.kind != "defect"
     ]
-    if not found:
-        raise WrongUsage(f"no rule in chapter {chapter!r}, section {section!r}")
-    groups = [
-        (title, [clause for clause in found if _group(clause) == title])
-        for title in _GROUPS
-    ]
-    present = [(title, members) for title, members in groups if members]
+    sections = [section] if section else list(dict.fromkeys(c.section for c in found))
     lines: list[str] = []
-    for title, members in present:
+    for name in sections:
+        members = [clause for clause in found if clause.section == name]
+        if not members:
+            raise WrongUsage(f"no rule in chapter {chapter!r}, section {section!r}")
+        if not section and name:
+            lines += [f"#### {name[:1].upper()}{name[1:]}", ""]
+        lines += _grouped(members)
+    if not lines:
+        raise WrongUsage(f"no rule in chapter {chapter!r}")
+    return "\n".join(lines).rstrip()
+
+
+def _grouped(members: list[clauses.Clause]) -> list[str]:
+    groups = [(title, [c for c in members if _group(c) == title]) for title in _GROUPS]
+    present = [(title, group) for title, group in groups if group]
+    lines: list[str] = []
+    for title, group in present:
         if len(present) > 1 or title != _GROUPS[0]:
             lines += [f"***{title}***", ""]
-        for clause in members:
+        for clause in group:
             lines += [clause_text(clause), ""]
-    return "\n".join(lines).rstrip()
+    return lines
 
 
 _GROUPS: Final = ("The transport must", "The engine decides", "Our own choice")
@@ -220,6 +256,7 @@ def _plain(text: str) -> str:
 
 _BLOCKS: Final[dict[str, Callable[..., str]]] = {
     "layout": _layout,
+    "own": _own,
     "record": _record,
     "header": _header,
     "frames": tables.frame_list,
@@ -230,6 +267,7 @@ _BLOCKS: Final[dict[str, Callable[..., str]]] = {
     "slab": _slab,
     "models": _models,
     "codecs": _codecs,
+    "coverage": _coverage,
     "clauses": clause_lines,
     "defects": defect_lines,
 }
@@ -275,5 +313,40 @@ def _words(call: str) -> list[str]:
 
 
 def chapters(folder: Path) -> list[Path]:
-    """Return the chapter files of a folder, in order of their names."""
-    return sorted(folder.rglob("*.md"))
+    """Return the pages of a folder that may hold blocks, and the README beside it."""
+    found = sorted(folder.rglob("*.md"))
+    readme = folder.parent / "README.md"
+    if found and readme.is_file() and _OPEN.search(readme.read_text("utf-8")):
+        found.append(readme)
+    return found
+
+
+def rebuilt(folder: Path) -> list[tuple[Path, str, str]]:
+    """Return path, present text and due text of every page and generated file.
+
+    Raises
+    ------
+    WrongUsage
+        If the folder holds no chapters, or a block cannot be made.
+    """
+    pages = chapters(folder)
+    if not pages:
+        raise WrongUsage(
+            f"{folder} holds no chapters; run this in a clone, or name it with --dir"
+        )
+    found = []
+    for path in pages:
+        old = path.read_text("utf-8")
+        found.append((path, old, rebuild(old, str(path))))
+    for name, text in dissectors().items():
+        path = folder / "dissectors" / name
+        found.append((path, path.read_text("utf-8") if path.is_file() else "", text))
+    return found
+
+
+def dissectors() -> dict[str, str]:
+    """Return the generated dissectors by file name."""
+    from ds4proto.emit.kaitai import kaitai_files
+    from ds4proto.emit.lua import lua_dissector
+
+    return {"ds4.lua": lua_dissector(), **kaitai_files()}

@@ -10,6 +10,7 @@ import click
 
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import stderr, stdout, write_json
+from ds4proto.cli._spec_files import replace_text
 from ds4proto.errors import ExitCode, WrongUsage
 
 _FOLDER = click.option(
@@ -19,6 +20,12 @@ _FOLDER = click.option(
     default=Path("spec"),
     show_default=True,
     help="Folder of the chapters, in a clone of the repository.",
+)
+
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; default: standard output.",
 )
 
 
@@ -181,45 +188,97 @@ def diff(first: str, second: str) -> int:
     return ExitCode.PASSED
 
 
+@cmd.command(
+    epilog="\b\nExamples:\n  ds4proto spec dissector --out ds4.lua\n"
+    "  tshark -X lua_script:ds4.lua -r run.pcap -Y ds4d.work"
+)
+@_OUT
+def dissector(out: Path | None) -> int:
+    """Write the Wireshark dissector of all three protocols."""
+    from ds4proto.emit.lua import lua_dissector
+
+    return _give(lua_dissector(), out)
+
+
+@cmd.command(
+    epilog="\b\nExample:\n  ds4proto spec kaitai DS4T --dialect v9w --out ds4t.ksy"
+)
+@click.argument("protocol", type=click.Choice(["DS4D", "DS4T"], case_sensitive=False))
+@click.option("--dialect", help="Default: the main one of the protocol.")
+@_OUT
+def kaitai(protocol: str, dialect: str | None, out: Path | None) -> int:
+    """Write a Kaitai Struct description of a protocol in one dialect."""
+    from ds4proto.emit.kaitai import kaitai_frames
+    from ds4proto.schema.dialects import DEFAULT_DS4D, DEFAULT_DS4T
+
+    default = DEFAULT_DS4D if protocol == "DS4D" else DEFAULT_DS4T
+    try:
+        text = kaitai_frames(protocol, dialect or default)
+    except KeyError as error:
+        raise WrongUsage(str(error.args[0])) from None
+    return _give(text, out)
+
+
+def _give(text: str, out: Path | None) -> int:
+    if out is None:
+        sys.stdout.write(text)
+        return ExitCode.PASSED
+    replace_text(out, text)
+    stderr().print(f"written: {out}")
+    return ExitCode.PASSED
+
+
+@cmd.command(
+    epilog="\b\nExamples:\n  ds4proto spec coverage\n"
+    "  ds4proto spec coverage --family DS4D --json"
+)
+@click.option("--family", help="Only clauses whose id begins so, such as DS4T.")
+@json_option
+def coverage(family: str | None, as_json: bool) -> int:
+    """Say which clauses a case, a vector or a planted fault covers."""
+    from ds4proto.emit.coverage import gather
+
+    found = gather(family or "")
+    if not found.must_total:
+        raise WrongUsage(f"no clause begins with {family!r}")
+    if as_json:
+        write_json(found.as_dict())
+        return ExitCode.PASSED
+    console = stdout()
+    console.print(found.sentence())
+    for chapter, (covered, total) in found.by_chapter().items():
+        console.print(f"  {chapter:18} {covered:4} of {total:4} MUST clauses")
+    for name, reason in found.uncovered().items():
+        console.print(f"{name:18} {reason}")
+    return ExitCode.PASSED
+
+
 @cmd.command(epilog="\b\nExample:\n  ds4proto spec build --dir spec")
 @_FOLDER
 def build(folder: Path) -> int:
-    """Write the generated blocks of every chapter anew."""
+    """Write the generated blocks and the dissectors anew."""
+    from ds4proto.cli._spec_blocks import rebuilt
+
     changed = 0
-    for path, old, new in _rebuilt(folder):
+    for path, old, new in rebuilt(folder):
         if old != new:
             changed += 1
-            part = path.with_suffix(".md.part")
-            part.write_text(new, encoding="utf-8")
-            part.replace(path)
+            replace_text(path, new)
             stderr().print(f"written: {path}")
-    stdout().print(f"{changed} chapters changed")
+    stdout().print(f"{changed} files changed")
     return ExitCode.PASSED
 
 
 @cmd.command(epilog="\b\nExample:\n  ds4proto spec check --dir spec")
 @_FOLDER
 def check(folder: Path) -> int:
-    """Fail where a chapter differs from what the declarations give."""
-    drifted = [path for path, old, new in _rebuilt(folder) if old != new]
+    """Fail where a chapter or dissector differs from the declarations."""
+    from ds4proto.cli._spec_blocks import rebuilt
+
+    drifted = [path for path, old, new in rebuilt(folder) if old != new]
     for path in drifted:
         stderr().print(f"drifted: {path}; run `ds4proto spec build`")
     if drifted:
         return ExitCode.FAILED
-    stdout().print("every generated block is up to date")
+    stdout().print("every generated block and file is up to date")
     return ExitCode.PASSED
-
-
-def _rebuilt(folder: Path) -> list[tuple[Path, str, str]]:
-    from ds4proto.cli._spec_blocks import chapters, rebuild
-
-    files = chapters(folder)
-    if not files:
-        raise WrongUsage(
-            f"{folder} holds no chapters; run this in a clone, or name it with --dir"
-        )
-    found = []
-    for path in files:
-        old = path.read_text(encoding="utf-8")
-        found.append((path, old, rebuild(old, str(path))))
-    return found

@@ -131,8 +131,12 @@ class _Writer:
                 raise NotInLuaError(ast.dump(node))
             return f"({self._value(node.left)} {sign} {self._value(node.right)})"
         if isinstance(node, ast.Call):
-            if getattr(self._called(node), "__name__", "") in {"len", "text_size"}:
+            name = getattr(self._called(node), "__name__", "")
+            if name in {"len", "text_size"}:
                 return f"#{self._value(node.args[0])}"
+            if name == "int" or (name == "max" and self._is_zero(node.args[0])):
+                # a length that would be negative is refused by the bytes at hand
+                return self._value(node.args[-1])
             raise NotInLuaError(ast.dump(node))
         if isinstance(node, ast.BoolOp):
             raise NotInLuaError(ast.dump(node))
@@ -150,6 +154,9 @@ class _Writer:
     def _is_text(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
+    def _is_zero(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Constant) and node.value == 0
+
     def _called(self, node: ast.Call) -> Any:
         return self._constant(node.func)
 
@@ -160,7 +167,7 @@ class _Writer:
             isinstance(part, ast.Call) for part in ast.walk(node)
         ):
             raise NotInLuaError(ast.dump(node))
-        allowed = {"bool": bool, "len": len, **self._known}
+        allowed = {"bool": bool, "int": int, "len": len, "max": max, **self._known}
         expression = ast.Expression(body=node)
         try:
             return eval(compile(expression, "<rule>", "eval"), {}, allowed)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ds4proto import clauses
+from ds4proto.cli._spec_blocks import own_frames
 from ds4proto.cli.spec import cmd
 from ds4proto.schema import all_dialects, frames
 from tests.spec.chapters import ROOT, SPEC, pages, prose
@@ -132,6 +133,8 @@ def test_every_chapter_opens_with_a_page_and_a_diagram() -> None:
 def test_every_frame_of_a_dialect_we_speak_has_its_table() -> None:
     text = "\n".join(page.read_text("utf-8") for page in pages())
     shown = set(re.findall(r"<!-- ds4proto: layout (\S+) ", text))
+    for name in re.findall(r"<!-- ds4proto: own (\S+) -->", text):
+        shown |= set(own_frames(name))
     wanted = {
         spec.full_name
         for entry in all_dialects()

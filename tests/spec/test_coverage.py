@@ -1,0 +1,109 @@
+"""Coverage of the clauses: what counts, what does not, and that claims are true."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import find
+
+from ds4proto import clauses
+from ds4proto.cli.spec import cmd
+from ds4proto.emit import coverage
+from ds4proto.emit.coverage import Coverage, gather, planted_faults, reason, vectors
+from ds4proto.emit.faults import faults
+from ds4proto.emit.strategies import nearly_valid
+from ds4proto.schema import all_dialects, frame, frames, read
+from tests.schema.forms import bounded
+
+
+def test_only_clauses_of_the_register_are_claimed() -> None:
+    known = set(clauses.ids())
+    assert set(planted_faults()) <= known
+    assert set(vectors()) <= known
+
+
+def test_every_vector_that_is_claimed_exists() -> None:
+    assert {clause for clause, _, _ in coverage._VECTORS} == set(vectors())
+    assert vectors()["CODEC-E4M3-08"] == ["2 vectors e4m3/DoubleRounding"]
+
+
+def claimed() -> list[tuple[str, str, str]]:
+    """Return a frame and dialect for each clause that planted faults cover."""
+    found = {}
+    for entry in all_dialects():
+        for spec in frames(dialect=entry.name):
+            for fault in faults(spec, entry.name):
+                clause = coverage._clause_of(fault, spec)
+                if clause:
+                    found.setdefault(clause, (clause, spec.full_name, entry.name))
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("clause", "name", "dialect"), claimed(), ids=lambda v: v)
+def test_a_planted_fault_is_caught_under_its_clause(
+    clause: str, name: str, dialect: str
+) -> None:
+    spec = frame(name, dialect=dialect)
+    fault = find(
+        nearly_valid(spec, dialect),
+        lambda f: f.clause == clause,
+        settings=bounded(3000),
+    )
+    problems = read(spec, fault.data, dialect=dialect).problems
+    assert clause in {problem.clause for problem in problems}
+
+
+def test_figures_add_up() -> None:
+    everything = gather()
+    musts = [clause for clause in clauses.load() if clause.mandatory]
+    assert everything.must_total == len(musts)
+    covered = [c for c in musts if c.id in everything.by_clause]
+    assert everything.must_covered == len(covered)
+    assert len(everything.uncovered()) == len(musts) - len(covered)
+    by_chapter = everything.by_chapter().values()
+    assert sum(total for _, total in by_chapter) == len(musts)
+    assert sum(done for done, _ in by_chapter) == len(covered)
+    assert gather("CODEC").must_total < everything.must_total
+
+
+def test_a_contributor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        coverage, "contributors", lambda: [lambda: {"DS4D-OPT-01": ["case a"], "X": []}]
+    )
+    found = gather("DS4D-OPT")
+    assert found.by_clause == {"DS4D-OPT-01": ("case a",)}
+    assert found.must_covered == 1
+
+
+def test_the_registered_contributors_answer() -> None:
+    for contributor in coverage.contributors():
+        assert set(contributor()) <= set(clauses.ids())
+
+
+def test_nothing_covered_says_so() -> None:
+    empty = Coverage(tuple(c for c in clauses.load() if c.chapter == "slab"))
+    assert empty.must_covered == 0
+    assert empty.sentence().startswith("0 of ")
+    assert set(empty.uncovered()) == {c.id for c in empty.musts}
+
+
+def test_every_gap_has_a_reason() -> None:
+    assert all(reason(clause) for clause in clauses.load())
+    assert "the engine decides" in reason(clauses.get("DS4T-SPLIT-10"))
+    assert "options" in clauses.get("DS4D-OPT-01").chapter
+    assert reason(clauses.get("DS4D-OPT-01")).startswith("an option")
+
+
+def test_the_command_gives_json() -> None:
+    words = ["coverage", "--family", "CODEC", "--json"]
+    result = CliRunner().invoke(cmd, words, standalone_mode=False)
+    assert result.exception is None
+    found = json.loads(result.output)
+    assert found["must_total"] == gather("CODEC").must_total
+    assert found["must_covered"] + len(found["uncovered"]) == found["must_total"]
+    assert found["covered"]["CODEC-E4M3-05"] == ["24 vectors e4m3/Clip"]
+
+
+def test_an_unknown_family_is_wrong_usage() -> None:
+    result = CliRunner().invoke(cmd, ["coverage", "--family", "NO"])
+    assert "no clause begins with 'NO'" in str(result.exception)
