@@ -49,6 +49,7 @@ class ByteSource:
         self._zlib: zlib._Decompress | None = None
         self._head = b""
         self._started = False
+        self._fault: zlib.error | None = None
         self.gzip = False
         self.cut_short = False
 
@@ -60,7 +61,7 @@ class ByteSource:
         OSError
             Where the operating system refuses to read.
         zlib.error
-            Where the compressed data is damaged.
+            Where the compressed data is damaged, after all that comes before it.
         """
         if not self._started:
             self._start()
@@ -98,6 +99,8 @@ class ByteSource:
                 return b""
 
     def _inflate(self, size: int) -> bytes:
+        if self._fault is not None:
+            raise self._fault
         while True:
             engine = self._zlib
             if engine is None:
@@ -111,7 +114,15 @@ class ByteSource:
                     self.cut_short = not engine.eof
                     self._zlib = None
                     return out
-            out = engine.decompress(pending, size)
+            before = engine.copy()
+            try:
+                out = engine.decompress(pending, size)
+            except zlib.error as error:
+                self._fault = error
+                out = _up_to_damage(before, pending, size)
+                if not out:
+                    raise
+                return out
             if engine.eof:
                 self._next_member(engine.unused_data)
             if out:
@@ -130,6 +141,27 @@ class ByteSource:
             self._head = rest
         else:
             self._zlib = None  # like gzip itself, pass over trailing garbage
+
+
+def _up_to_damage(engine: zlib._Decompress, data: bytes, size: int) -> bytes:
+    """Return what comes out of damaged data before the damage, at most `size` bytes.
+
+    A call that meets damage keeps all it has inflated so far to itself, so the data
+    goes in by ever smaller steps.
+    """
+    out = bytearray()
+    at, step = 0, 4096
+    while step and at < len(data) and len(out) < size:
+        before = engine.copy()
+        try:
+            out += engine.decompress(data[at : at + step], size - len(out))
+        except zlib.error:
+            engine, step = before, step // 8
+        else:
+            at += step
+            if engine.unconsumed_tail:
+                break
+    return bytes(out)
 
 
 def _unbuffered(path: Path) -> BinaryIO:

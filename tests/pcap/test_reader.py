@@ -128,6 +128,16 @@ def test_gzip_cut_short_gives_what_is_there():
     assert [d for _, d, *_ in found] == PACKETS[: len(found)]
 
 
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_damaged_gzip_gives_what_comes_before_the_damage(block_bytes):
+    packed = bytearray(gzip.compress(classic(packets=PACKETS)))
+    packed[-8] ^= 1  # the checksum alone: every packet is whole
+    reader = open_capture(io.BytesIO(bytes(packed)), block_bytes=block_bytes)
+    with pytest.raises(CaptureError, match="incorrect data check"):
+        list(reader)
+    assert reader.packets == len(PACKETS)
+
+
 def test_damaged_gzip_is_a_clear_error():
     packed = bytearray(gzip.compress(b"".join([classic()] + [bytes(9)] * 400)))
     packed[12:30] = b"\xff" * 18
@@ -371,7 +381,6 @@ def test_follow_a_growing_file(whole, step):
 def test_follow_gives_packets_before_the_next_wait():
     source = Growing()
     source.data = classic(packets=PACKETS[:2])
-    seen = []
 
     def wait():
         seen.append(reader.packets)
