@@ -30,6 +30,9 @@ _PROMPTS: Final = (
     "note: token ids and hidden states in a capture give prompts and answers away; "
     "treat this output as you treat those"
 )
+_NO_FRAME: Final = (
+    "no frame could be decoded; ds4proto stats counts what the capture holds"
+)
 _HELP = """Show every frame of a capture, one readable line each.
 
 FILE is pcap or pcapng, gzip'd or not, the plain bytes of one direction of one
@@ -66,7 +69,7 @@ it is 1 when a frame breaks a rule or bytes could not be decoded."""
 @click.option("--follow", is_flag=True, help="Go on while the file grows.")
 @click.option("--until", type=DURATION, help="With --follow: stop after this long.")
 @click.option(
-    "--dialect", metavar="NAME", help="Read under this dialect, whatever it is."
+    "--dialect", metavar="NAME", help="Read the protocol of this dialect under it."
 )
 @click.option(
     "--fast", is_flag=True,
@@ -108,9 +111,11 @@ def cmd(
     from ds4proto.trace.output import columns_named, output_file
     from ds4proto.trace.where import compile_where
 
+    for name in (*files, *([] if roce is None else [roce])):
+        _must_open(name)
     _check_dialect(dialect)
-    meets = compile_where(where) if where else None
-    columns = columns_named(fields) if fields else None
+    meets = None if where is None else compile_where(where)
+    columns = None if fields is None else columns_named(fields)
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("--format parquet writes binary data: give -o FILE")
     say = _Stderr(_PROMPTS)
@@ -142,8 +147,10 @@ def cmd(
         if roce is not None:
             tally.problems += _roce(files[0], roce, form, stream)
     if not tally.frames:
-        say("no frame could be decoded")
+        say(_NO_FRAME)
         return ExitCode.NOTHING_RAN
+    if where is not None and not tally.shown:
+        say(f"--where: none of {tally.rows} rows meets {where}")
     if strict and (tally.problems or tally.undecoded or tally.damaged):
         return ExitCode.FAILED
     return ExitCode.PASSED
@@ -168,7 +175,7 @@ def _fast(files: tuple[str, ...], output: str | None) -> int:
                 say(f"{name}: {error}")
         table.finish()
     if not table.frames:
-        say("no frame could be decoded")
+        say(_NO_FRAME)
         return ExitCode.NOTHING_RAN
     return ExitCode.PASSED
 
@@ -177,10 +184,14 @@ def _roce(control: str, roce: str, form: str, stream: Any) -> int:
     """Write what crossed the queue pairs; return how much of it went wrong."""
     import msgspec
 
+    from ds4proto.pcap.types import CaptureError
     from ds4proto.trace.roce import decode_roce
     from ds4proto.trace.roce_text import roce_lines, roce_records
 
-    report = decode_roce(control, roce)
+    try:
+        report = decode_roce(control, roce)
+    except CaptureError as error:
+        raise error.of(roce) from None
     if form == "jsonl":
         for record in roce_records(report):
             stream.write(msgspec.json.encode(record) + b"\n")
@@ -190,16 +201,25 @@ def _roce(control: str, roce: str, form: str, stream: Any) -> int:
     return len(report.findings)
 
 
+def _must_open(name: str) -> None:
+    """Raise what opening a capture raises, before anything is written."""
+    if name != "-" and (not Path(name).exists() or Path(name).is_dir()):
+        Path(name).open("rb").close()
+
+
 class _Tally:
     """What was seen, whether or not it was shown."""
 
     def __init__(self) -> None:
+        self.rows = 0
+        self.shown = 0
         self.frames = 0
         self.problems = 0
         self.undecoded = 0
         self.damaged = False
 
     def add(self, row: FrameRow) -> None:
+        self.rows += 1
         self.problems += len(row.problems)
         if row.is_frame:
             self.frames += 1
@@ -221,6 +241,7 @@ def _run(
         if meets is not None and not meets(row):
             continue
         writer.write(row)
+        tally.shown += 1
         if flush:
             writer.flush()
         if left is not None:

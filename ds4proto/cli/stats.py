@@ -45,7 +45,7 @@ def cmd(files: tuple[str, ...], as_json: bool, strict: bool) -> int:
         report, error = measure(name)
         damaged |= bool(error) or report["truncated"]
         if error or report["truncated"]:
-            why = error or "the file ends inside a record; the rest was counted"
+            why = error or "the file ends inside a record; what came before is counted"
             print(f"ds4proto stats: {printable(f'{name}: {why}')}", file=sys.stderr)
         reports.append({"file": printable(name), **report})
     total = reports[0] if len(reports) == 1 else total_of(reports)
@@ -57,9 +57,21 @@ def cmd(files: tuple[str, ...], as_json: bool, strict: bool) -> int:
         if len(reports) > 1:
             show({"file": f"all {len(reports)} captures", **total}, stdout())
     if not total["frames"]:
+        if not damaged:
+            print(f"ds4proto stats: {_no_frame(total)}", file=sys.stderr)
         return ExitCode.NOTHING_RAN
     broken = total["problems"] or total["undecoded_bytes"] - total["foreign_bytes"]
     return ExitCode.FAILED if strict and (broken or damaged) else ExitCode.PASSED
+
+
+def _no_frame(total: dict[str, Any]) -> str:
+    if not total["packets"]:
+        return "no packet was found; the recording may have been stopped too early"
+    return (
+        f"no frame in {total['packets']} packets ({total['foreign_streams']} "
+        "connections of other traffic); check where, when and with what filter the "
+        "recording was made"
+    )
 
 
 def measure(source: Any) -> tuple[dict[str, Any], str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import printable, write_json
-from ds4proto.errors import ExitCode
+from ds4proto.errors import ExitCode, NothingRan
 
 if TYPE_CHECKING:
     from ds4proto.trace.rewriting import Summary
@@ -86,7 +88,7 @@ def redact(file: str, output: str, headers_only: bool, as_json: bool) -> int:
     from ds4proto.trace.rewriting import rewrite
 
     change = Redactor(secrets.token_bytes(16)).frame
-    with output_file(output) as target:
+    with output_file(output) as target, _reading(file):
         summary = rewrite(
             file,
             target,
@@ -140,7 +142,7 @@ def cut(
         headers_only=headers_only,
         hellos=not no_hellos,
     )
-    with output_file(output) as target:
+    with output_file(output) as target, _reading(file):
         summary = rewrite(
             file, target, choice=choice, head=head_size, comment="cut from a capture"
         )
@@ -164,13 +166,29 @@ def merge(
     moved = _shifts(shifts, len(files))
     with output_file(output) as target:
         done = merged(files, target, shifts_ns=moved)
+        if not done.packets:
+            raise NothingRan(
+                f"{', '.join(files)}: there is no packet to merge, so nothing was "
+                "written; check that these are the captures you meant"
+            )
     for name in done.truncated:
-        _say("merge", f"{name}: the file ends inside a record; the rest was merged")
+        _say("merge", f"{name}: the file ends inside a record; merged up to there")
     if as_json:
         write_json({"packets": done.packets, "truncated": list(done.truncated)})
     else:
         _say("merge", f"{done.packets} packets of {len(files)} files to {output}")
-    return ExitCode.PASSED if done.packets else ExitCode.NOTHING_RAN
+    return ExitCode.PASSED
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Put the name of the input before what is wrong with it."""
+    from ds4proto.pcap.types import CaptureError
+
+    try:
+        yield
+    except CaptureError as error:
+        raise error.of(name) from None
 
 
 def _shifts(texts: tuple[str, ...], count: int) -> list[int]:
@@ -191,8 +209,6 @@ def _shifts(texts: tuple[str, ...], count: int) -> list[int]:
 
 
 def _must_hold_frames(file: str, summary: Summary) -> None:
-    from ds4proto.errors import NothingRan
-
     if not summary.frames["whole"] and not summary.frames["head"]:
         raise NothingRan(
             f"{file}: no frame of ours is left, so nothing was written. Next: see "

@@ -79,7 +79,8 @@ def open_observer(
     sink, limits
         As for ``Framer``.
     dialect : str, optional
-        Dialect to read under, instead of the one recognised.
+        Dialect to read under, instead of the one recognised; a connection of
+        another protocol than its own is read as without it.
     complete : bool
         False where ``first`` does not start at the first byte of the stream (the
         capture began later): headers are searched for.
@@ -91,10 +92,22 @@ def open_observer(
 
         return DataObserver(pair, sink=sink, limits=limits, complete=complete)
     if protocol.startswith("DS4D"):
-        return _ds4d(views, protocol, sink, limits, dialect, complete=complete)
+        mine = _of_protocol("DS4D", dialect)
+        return _ds4d(views, protocol, sink, limits, mine, complete=complete)
     if protocol:
-        return _ds4t(views, protocol, pair, sink, limits, dialect, complete=complete)
+        mine = _of_protocol("DS4T", dialect)
+        return _ds4t(views, protocol, pair, sink, limits, mine, complete=complete)
     return None
+
+
+def _of_protocol(protocol: str, dialect: str | None) -> str | None:
+    """Return the chosen dialect where it is one of the protocol that was found."""
+    if dialect is None:
+        return None
+    from ds4proto.schema.dialects import dialect as find_dialect
+
+    chosen = find_dialect(dialect.rstrip("?")).protocol
+    return dialect if chosen.startswith(protocol) else None
 
 
 def _protocol(views: Mapping[Direction, memoryview], *, complete: bool) -> str:

@@ -60,7 +60,8 @@ def magic_of(head: bytes) -> tuple[str, int]:
         offset=0,
         expected="a pcap, pcapng or gzip magic number",
         found=head[:4].hex(" "),
-        next_step="pass a capture, or name the input as a plain byte stream",
+        next_step="pass a pcap or pcapng file; decode and stats also take plain bytes "
+        "that begin with a frame",
     )
 
 

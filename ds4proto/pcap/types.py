@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from ds4proto.errors import ExitCode
 
 Buf: TypeAlias = bytes | bytearray | memoryview
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -35,6 +37,8 @@ class CaptureError(ValueError):
         What the reader of the message can do about it.
     """
 
+    exit_code: ClassVar[ExitCode] = ExitCode.NOTHING_RAN
+
     def __init__(
         self, message: str, *, offset: int, expected: str, found: str, next_step: str
     ) -> None:
@@ -46,6 +50,16 @@ class CaptureError(ValueError):
         super().__init__(
             f"{message} at file offset {offset}: expected {expected}, "
             f"found {found}; {next_step}"
+        )
+
+    def of(self, name: object) -> Self:
+        """Return the same error with the name of the capture in front."""
+        return type(self)(
+            f"{name}: {self.message}",
+            offset=self.offset,
+            expected=self.expected,
+            found=self.found,
+            next_step=self.next_step,
         )
 
 

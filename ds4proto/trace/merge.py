@@ -7,7 +7,7 @@ from heapq import merge as merge_sorted
 from os import PathLike
 from typing import BinaryIO, NamedTuple
 
-from ds4proto.pcap import CaptureReader, PcapngWriter
+from ds4proto.pcap import CaptureError, CaptureReader, PcapngWriter
 
 __all__ = ["Merged", "merge"]
 
@@ -27,7 +27,14 @@ def _packets(
     number: int, name: str | PathLike[str], shift_ns: int, truncated: list[str]
 ) -> Iterator[Packet]:
     with CaptureReader(name) as reader:
-        for batch in reader:
+        batches = iter(reader)
+        while True:
+            try:
+                batch = next(batches, None)
+            except CaptureError as error:
+                raise error.of(name) from None
+            if batch is None:
+                break
             for row in range(len(batch)):
                 yield (
                     max(0, int(batch.time_ns[row]) + shift_ns),

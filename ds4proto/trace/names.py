@@ -25,7 +25,14 @@ from ds4proto.schema.declare import (
 )
 from ds4proto.trace.payload import PayloadSummary
 
-__all__ = ["MISSING", "Column", "columns_of_frame", "find_column", "known_names"]
+__all__ = [
+    "MISSING",
+    "Column",
+    "columns_of_frame",
+    "find_column",
+    "known_names",
+    "way_to_names",
+]
 
 
 class _Missing:
@@ -207,3 +214,12 @@ def _own(test: Get, get: Callable[[PayloadSummary], Any]) -> Get:
         return get(row.payload) if test(row) and row.payload is not None else MISSING
 
     return value
+
+
+def way_to_names(text: str) -> str:
+    """Say what stands below the part of a name that is right, or how names look."""
+    head = text.lower().rpartition(".")[0]
+    below = [name for name in known_names() if head and name.startswith(head + ".")]
+    if below:
+        return f"{head} has: {', '.join(n.removeprefix(head + '.') for n in below)}"
+    return "names look like type, time, ds4d.work.layer_start, ds4t.gate_row.seq"

@@ -14,7 +14,13 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 import msgspec
 
 from ds4proto.errors import WrongUsage
-from ds4proto.trace.names import MISSING, Column, find_column, known_names
+from ds4proto.trace.names import (
+    MISSING,
+    Column,
+    find_column,
+    known_names,
+    way_to_names,
+)
 from ds4proto.trace.rows import FrameRow, plain
 from ds4proto.trace.text import HEADING, Piece, render
 
@@ -59,8 +65,9 @@ def columns_named(text: str) -> dict[str, Column]:
         column = find_column(name)
         if column is None:
             near = get_close_matches(name, known_names(), n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise WrongUsage(f"--fields: unknown name {word.strip()!r}{hint}")
+            hint = f"did you mean {', '.join(near)}?" if near else way_to_names(name)
+            what = f"unknown name {word.strip()!r}" if name else "a name is missing"
+            raise WrongUsage(f"--fields {text!r}: {what}; {hint}")
         found[name] = column
     return found
 

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from ds4proto.errors import WrongUsage
-from ds4proto.trace.names import MISSING, Column, find_column, known_names
+from ds4proto.trace.names import MISSING, Column, find_column, known_names, way_to_names
 
 __all__ = ["WhereError", "compile_where"]
 
@@ -207,7 +207,7 @@ class _Parser:
 
     def _list(self, first: _Term, closing: str) -> _Term:
         terms = [first]
-        while self._take(","):
+        while self._take(",") and self._peek().text != closing:
             terms.append(self._any())
         self._expect(closing)
         values = [term.value for term in terms]
@@ -220,7 +220,7 @@ class _Parser:
             return _Term(column.get, column)
         names = known_names()
         near = get_close_matches(token.text.lower(), names, n=3, cutoff=0.6)
-        hint = f"did you mean {', '.join(near)}?" if near else _way_to_names(token.text)
+        hint = f"did you mean {', '.join(near)}?" if near else way_to_names(token.text)
         self._at -= 1
         raise self._error(f"unknown name {token.text!r}; {hint}")
 
@@ -253,14 +253,6 @@ class _Parser:
     def _error(self, message: str) -> WhereError:
         at = self._tokens[min(self._at, len(self._tokens) - 1)].at
         return WhereError(self._text, at + 1, message)
-
-
-def _way_to_names(text: str) -> str:
-    head = text.lower().rpartition(".")[0]
-    below = [name for name in known_names() if head and name.startswith(head + ".")]
-    if below:
-        return f"{head} has: {', '.join(n.removeprefix(head + '.') for n in below)}"
-    return "names look like type, time, ds4d.work.layer_start, ds4t.gate_row.seq"
 
 
 def _split(text: str) -> list[_Token]:

@@ -170,6 +170,27 @@ def test_what_holds_no_frame_is_not_written(trace: Trace, tmp_path: Path) -> Non
     assert not new.exists()
 
 
+@pytest.mark.parametrize("verb", ["redact", "cut", "merge"])
+def test_what_is_no_capture_is_named_and_nothing_is_written(
+    trace: Trace, tmp_path: Path, verb: str
+) -> None:
+    text, new = tmp_path / "text", tmp_path / "new.pcapng"
+    text.write_text("hello, this is no capture file at all")
+    status, _, err = trace(verb, text, "-o", new)
+    assert status == 2
+    assert f"{text}: not a capture file" in err
+    assert not new.exists()
+
+
+def test_a_merge_of_nothing_writes_nothing(trace: Trace, tmp_path: Path) -> None:
+    empty, new = tmp_path / "empty", tmp_path / "new.pcapng"
+    empty.write_bytes(b"")
+    status, _, err = trace("merge", empty, empty, "-o", new)
+    assert status == 2
+    assert "there is no packet to merge" in err
+    assert not new.exists()
+
+
 @pytest.mark.parametrize(
     "args",
     [("cut", "--from", 2, "--to", 1), ("merge", "--shift", "9=1"),
