@@ -381,6 +381,7 @@ def test_follow_a_growing_file(whole, step):
 def test_follow_gives_packets_before_the_next_wait():
     source = Growing()
     source.data = classic(packets=PACKETS[:2])
+    seen = []
 
     def wait():
         seen.append(reader.packets)
