@@ -239,7 +239,7 @@ class TpBench(Bench):
         if "gate_slot_mask0" not in self.hello:
             raise NotApplicable(f"the hello of {self.dialect} has no mask")
 
-    def refused(self, clause: str, what: str = "") -> None:
+    def refused(self, clause: str, what: str = "", *, gates: bool = False) -> None:
         """Take it that the rank ends without a frame.
 
         Raises
@@ -247,6 +247,7 @@ class TpBench(Bench):
         Deviation
             It sends one, or stays.
         """
+        del gates
         self.spent = True
         self.control.closed(clause, what or "the rank to end")
 

@@ -28,6 +28,8 @@ __all__ = [
 
 HEADER: Final = struct.Struct("<III")
 GATE: Final = struct.Struct("<IHHQ")
+_MOMENT: Final = 0.02
+"""Seconds in which a peer reads what has just been sent."""
 Kind = Literal["row", "batch", "bulk"]
 
 
@@ -156,9 +158,21 @@ class ControlWire(_Wire):
         self._buffer = bytearray()
 
     def send_pieces(self, data: bytes, size: int, kind: str) -> None:
-        """Send bytes in pieces of one size."""
+        """Send bytes in pieces of one size; nothing may come behind the first.
+
+        Raises
+        ------
+        Deviation
+            The peer did not wait for the rest.
+        """
         self.log.add(self.name, "tester", f"{kind} in pieces", data)
-        for at in range(0, len(data), size):
+        self.push(data[:size])
+        early = self.quiet(_MOMENT)
+        if early is not None:
+            raise Deviation(
+                "DS4T-CTRL-11", "nothing before the frame is whole", str(early)
+            )
+        for at in range(size, len(data), size):
             self.push(data[at : at + size])
 
     def take(self, size: int, patience: float | None = None) -> bytes | Ended:

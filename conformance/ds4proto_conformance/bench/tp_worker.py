@@ -94,6 +94,22 @@ class RankBench(TpBench):
             wire.close()
             raise Deviation(clause, "no data connection", "the worker dials again")
 
+    def refused(self, clause: str, what: str = "", *, gates: bool = False) -> None:
+        """Take it that the worker ends without a frame, and without a gate.
+
+        Parameters
+        ----------
+        gates : bool
+            Gates of the command may have come before.
+        """
+        super().refused(clause, what)
+        if gates or not self.paired:
+            return
+        found = self.data.take(16, patience=0.02)
+        if not isinstance(found, Ended):
+            due = "an end without a gate: the command is not run"
+            raise Deviation(clause, due, str(found))
+
     # frames
 
     def frame(self, name: str, **values: Any) -> bytes:
@@ -315,8 +331,12 @@ class RankBench(TpBench):
     def eval_only(self, known: int, token: int, **lies: int) -> None:
         """Send EVAL, no gates."""
         self._eval_seq += 1
+        reserved = lies.pop("reserved", 0)  # unnamed padding before v10
         values = {"session_id": known, "seq": self._eval_seq, "token": token, **lies}
-        self.command("EVAL", **values)
+        frame = self.frame("EVAL", **values)
+        self.pair().send(
+            frame[:-4] + reserved.to_bytes(4, "little"), "DS4T.EVAL", values
+        )
 
     def eval(self, known: int, token: int, *, salt: int = 0, **lies: int) -> Trace:
         """Decode one token on both ranks."""

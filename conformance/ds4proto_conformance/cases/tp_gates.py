@@ -52,9 +52,6 @@ def first_gate(peer: RankBench) -> PlannedGate:
 def failed(peer: RankBench, clause: str) -> None:
     """Take it that a row or batch gate failed: no frame, no further gate, an end."""
     peer.refused(clause, "the worker to end behind a gate that does not fit")
-    more = peer.data.gate(0, peer.quiet)
-    if not isinstance(more, Ended):
-        raise Deviation("DS4T-GATE-27", "no gate behind a failed one", str(more))
 
 
 @gates("token", "DS4T-GATE-50", "DS4T-SEQ-02", "DS4T-GATE-10", "DS4T-FLOW-13",
@@ -119,7 +116,7 @@ def row_seq(peer: RankBench, p: dict[str, Any]) -> None:
     failed(peer, "DS4T-GATE-04")
 
 
-@gates("repeated", "DS4T-GATE-04", "DS4T-GATE-27", mutants=["repeat-skipped"])
+@gates("repeated", "DS4T-GATE-04", "DS4T-GATE-27", mutants=["repeat-taken"])
 def repeated(peer: RankBench) -> None:
     """A gate that comes twice fails at the second."""
     gate = first_gate(peer)
@@ -179,34 +176,40 @@ def bulk_seq(peer: RankBench, p: dict[str, Any]) -> None:
 def bulk_fails(peer: RankBench, clause: str, **lies: int) -> None:
     """Break the first bulk gate of a sync; where the ack is 0, force a token."""
     known, prompt = peer.create(), peer.tokens(5)
-    plan = peer.plan(known, prompt)
+    planned = peer.chunk(peer.plan(known, prompt).chunks[0])
     peer.command("SYNC", session_id=known, tokens=prompt)
     peer.meet(START, 0, len(prompt), Trace())
     peer.spent = True
-    peer.wrong_gate(peer.chunk(plan.chunks[0])[0], **lies)
-    seen = []
-    while not isinstance(found := peer.control.next(), Ended):
-        if found.name == "SYNC_CHECKPOINT" and found["point"] == 3:
-            values = {k: found[k] for k in ("point", "current", "total")}
-            peer.checkpoint(**values)
-        seen.append(found)
-        if found.name == "COMMAND_ACK" and not found["status"]:
-            break
-        if len(seen) > 4:
-            break
-    acks = [f for f in seen if f.name == "COMMAND_ACK"]
-    if not acks or acks[0]["status"]:
-        if isinstance(found, Ended) and found.how != "silence":
-            return
-        raise Deviation(clause, "the sync to fail and the worker to end", str(found))
+    peer.wrong_gate(planned[0], **lies)
+    send_ahead(peer, planned[1:])
+    found = peer.control.next()
+    while not isinstance(found, Ended) and found.name == "SYNC_CHECKPOINT":
+        peer.checkpoint(found["point"], found["current"], found["total"])
+        found = peer.control.next()
+    if isinstance(found, Ended) and found.how != "silence":
+        return
+    if isinstance(found, Ended) or found.name != "COMMAND_ACK":
+        raise Deviation(clause, "an ack that says failure, or an end", str(found))
+    if found["status"]:
+        peer.refused(clause, "the worker to end behind a failed sync", gates=True)
+        return
     if peer.split:
         peer.logits("DS4T-SYNC-07")
     peer.eval_only(known, 1)
-    after = peer.data.gate(len(peer.partial(peer.token()[0])))
+    send_ahead(peer, peer.token())
+    after = peer.control.next()
     if isinstance(after, Ended) and after.how != "silence":
         peer.concept("acknowledges the sync; the failed gate shows at the next token")
         return
-    raise Deviation(clause, "a failed sync, or a failed token behind it", "both go on")
+    raise Deviation(clause, "a failed sync, or a failed token behind it", str(after))
+
+
+def send_ahead(peer: RankBench, planned: Sequence[PlannedGate]) -> None:
+    """Send gates without reading those of the worker."""
+    for gate in planned:
+        seq = peer.next_seq(gate.kind)
+        head = gate_bytes(gate.kind, gate.layer, peer.third(gate), seq)
+        peer.data.send(head + peer.partial(gate), "gate, ahead")
 
 
 @gates("in-pieces", "DS4T-GATE-22",
@@ -269,7 +272,7 @@ def data_gone(peer: RankBench, p: dict[str, Any]) -> None:
     )
     peer.data.send(own[: p["keep"]], "gate, cut")
     peer.data.half_close()
-    peer.refused("DS4T-GATE-06", "the worker to end: its gate cannot be completed")
+    peer.refused("DS4T-GATE-06", "the worker to end: its gate is cut", gates=True)
 
 
 @gates("silence", "DS4T-GATE-23", "DS4T-FAIL-07", params={"keep": (0, 16)},
@@ -284,7 +287,7 @@ def silence(peer: RankBench, p: dict[str, Any]) -> None:
     )
     peer.data.send(own[: p["keep"]], "gate, cut")
     peer.control.patience = peer.gate_patience
-    peer.refused("DS4T-GATE-23", "the worker to give the gate up")
+    peer.refused("DS4T-GATE-23", "the worker to give the gate up", gates=True)
 
 
 @gates(

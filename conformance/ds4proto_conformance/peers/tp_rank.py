@@ -127,6 +127,8 @@ class SmallRank:
         self.write(spot, bytes(exchange.start(_now())[0]))
         while True:
             for event in exchange.events():
+                if self.fault.event is not None:
+                    self.fault.event(self, spot, event)
                 if isinstance(event, PairFailed):
                     raise Over(event.line(self.role))
                 if isinstance(event, HelloAgreed):
