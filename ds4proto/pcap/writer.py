@@ -56,6 +56,27 @@ class _Blocks:
         if self._held_bytes > self._buffer_bytes:
             self.flush()
 
+    def put_parts(self, parts: list[Buf]) -> None:
+        """Take one whole block in parts; written without joining them where it can."""
+        if not self._owned or self._buffer_bytes:
+            self.put(b"".join(parts))
+            return
+        if self.failed:
+            raise self._error("an earlier write failed")
+        size = sum(len(part) for part in parts)
+        try:
+            written = os.writev(self._file.fileno(), parts)
+            if written < size:  # near a full disk: the rest tells
+                rest = memoryview(b"".join(parts))
+                while written < size:
+                    written += self._file.write(rest[written:]) or 0
+        except OSError as error:
+            self.failed = True
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._whole)
+            raise self._error(error.strerror or str(error), error.errno) from error
+        self._whole += size
+
     def flush(self) -> None:
         """Write what is held."""
         held, self._held, self._held_bytes = self._held, [], 0
@@ -286,6 +307,17 @@ class PcapngWriter(_Writer):
         pad = bytes(f.padded(caplen) - caplen)
         tail = _options([(f.OPTION_COMMENT, comment.encode())]) if comment else b""
         self._blocks.put(_block(f.BLOCK_EPB, b"".join((head, data, pad, tail))))
+        self._last_ns = max(self._last_ns, time_ns)
+        self.packets += 1
+
+    def packet_parts(self, time_ns: int, head: bytes, payload: Buf) -> None:
+        """Write one packet whose payload stands apart; it is not copied."""
+        size = len(head) + len(payload)
+        length = f.padded(size) + f.EPB_BODY_BYTES + f.BLOCK_FRAME_BYTES
+        start = Struct("<" + f.BLOCK_HEAD).pack(f.BLOCK_EPB, length)
+        body = self._epb.pack(0, time_ns >> 32, time_ns & _U32_MAX, size, size)
+        end = bytes(f.padded(size) - size) + length.to_bytes(4, "little")
+        self._blocks.put_parts([start + body + head, payload, end])
         self._last_ns = max(self._last_ns, time_ns)
         self.packets += 1
 

@@ -1,0 +1,120 @@
+"""The proxy between reference peers: same results, every hop in the record."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ds4proto.peer import SYSTEM_CLOCK, dial, listen, spawn
+from ds4proto.peer.proxy import Proxy
+from ds4proto.peer.proxy_faults import parse_rule
+from ds4proto.trace.decoder import CaptureDecoder
+from tests.runtime.cluster import ENV, LONG, PATIENCE, alone, cluster, same_bits
+from tests.runtime.cluster import worker_argv as argv
+
+
+def deadline() -> float:
+    return SYSTEM_CLOCK.now() + PATIENCE
+
+
+def test_a_pipeline_of_three_through_the_proxy_gives_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.pcapng"
+    with cluster("0:1") as found:
+        target = found.coordinator.address
+        with Proxy(listen(), target, record=path) as proxy:
+            for layers in ("2:4", "5:output"):
+                words = argv(proxy.address, layers, "--patience", str(PATIENCE))
+                found.workers[layers] = spawn(words, env=ENV)
+            found.route()
+            outcome = found.coordinator.session(1).sync(LONG)
+            assert same_bits(outcome.logits, alone(LONG))
+            found.end()
+    rows = list(CaptureDecoder(path))
+    assert not [row for row in rows if row.problems]
+    roles = {(row.src_role, row.dst_role) for row in rows if row.type == "WORK"}
+    assert ("coordinator", "worker 2:4") in roles
+    assert ("worker 2:4", "worker 5:output") in roles
+    assert len({row.run for row in rows}) == 1
+
+
+def test_a_pair_through_the_proxy_answers_and_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "pair.pcapng"
+    base = [sys.executable, "-m", "ds4proto", "run", "--tensor-parallel",
+            "--engine", "toy", "--transport", "tcp"]  # fmt: skip
+    with listen() as free:
+        port = free.address[1]
+    leader = subprocess.Popen(
+        [*base, "--role", "coordinator", "--listen", "127.0.0.1", str(port),
+         "--script", "create;sync:1:1-10;eval:1:5,6;destroy:1", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with Proxy(listen(), ("127.0.0.1", port), record=path) as proxy:
+        worker = subprocess.Popen(
+            [*base, "--role", "worker", "--coordinator", *map(str, proxy.address)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            _, err = leader.communicate(timeout=PATIENCE)
+            assert leader.returncode == 0, err
+            worker.communicate(timeout=PATIENCE)
+        finally:
+            for process in (leader, worker):
+                process.kill()
+                process.communicate()
+    rows = list(CaptureDecoder(path))
+    names = {row.name for row in rows}
+    assert {"DS4T.HELLO", "DS4T.SYNC", "DS4T.EVAL", "DS4T.GATE_ROW"} <= names
+    assert not [row for row in rows if row.problems]
+
+
+def test_a_worker_that_is_cut_off_is_seen_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcapng"
+    rule = parse_rule("corrupt=HELLO.n_layers,value=61")
+    with cluster("0:1") as found:
+        target = found.coordinator.address
+        with Proxy(listen(), target, record=path, rules=[rule]) as proxy:
+            words = argv(proxy.address, "2:output", "--patience", str(PATIENCE))
+            found.workers["2:output"] = worker = spawn(words, env=ENV)
+            worker.wait_line("layer count mismatch", deadline=deadline())
+            found.end()
+    rows = list(CaptureDecoder(path))
+    refusals = [row.fields["text"] for row in rows if row.type == "ERROR"]
+    assert "layer count mismatch: worker=61 coordinator=8" in refusals
+    assert "HELLO 1: n_layers 8 became 61" in proxy.faults[0]
+
+
+def test_the_command_records_until_it_is_told_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "run.pcapng"
+    with listen() as goal:
+        host, port = goal.address
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ds4proto", "proxy", "--to", f"{host}:{port}",
+             "--record", str(path), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            address = line.split("listening on ")[1].split(",")[0]
+            until = deadline()
+            ours = dial("127.0.0.1", int(address.rpartition(":")[2]), deadline=until)
+            theirs = goal.accept(deadline=until)
+            ours.send([b"hello"], deadline=until)
+            theirs.recv_exact(bytearray(5), deadline=until)
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=PATIENCE)
+            ours.close()
+            theirs.close()
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0
+    report = json.loads(out)
+    assert report["connections"] == 1
+    assert report["record_complete"] is True
+    assert b"hello" in path.read_bytes()
