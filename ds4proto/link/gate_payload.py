@@ -109,6 +109,20 @@ class Gate:
             return prefer if magic else None
         return at if fits else None
 
+    def early_stands(self, end: int) -> bool:
+        """Judge an early header when a hole follows, up to payload offset ``end``.
+
+        The hole would go past that header. Where it hides what stands behind the due
+        length as well, the early header is the best there is, and gives the length.
+        """
+        if self.want is not None or self.early is None:
+            return False
+        if self.prefer is None or end > self.prefer:
+            self.want, self.proven = self.early, True
+            return True
+        self.early = None
+        return False
+
     def at_end(self, total: int) -> int | None:
         """Return the length when the stream ends after ``total`` payload bytes."""
         if self.early is not None:

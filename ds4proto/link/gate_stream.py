@@ -94,6 +94,11 @@ class GateStream:
         word = "gap" if reason == "lost" else "not captured"
         if self._lost is None and gate is not None:
             end = gate.got + len(held) + nbytes
+            if gate.early_stands(end):
+                held = self._run(held, now, out, ended=False)
+                gate = self._gate
+        if self._lost is None and gate is not None:
+            end = gate.got + len(held) + nbytes
             if gate.want is None or end <= gate.want:
                 gate.take(held)
                 gate.gap(nbytes)

@@ -331,6 +331,21 @@ def test_an_old_header_in_a_lost_payload_is_not_taken_for_the_next() -> None:
     assert problems(events) == []
 
 
+def test_a_gap_behind_a_header_inside_a_payload_comes_to_an_end() -> None:
+    paper = Paper()
+    paper.create()
+    paper.sync(range(10))  # two bulk gates of 640 bytes each way
+    decoy = ds4t("DS4B.GATE_BULK", layer=1, tag=0x0B16, seq=2, partial=b"")
+    for index, (name, direction, data) in enumerate(paper.order):
+        if name == "data" and data[8] == 1:
+            forged = data[: 16 + 192] + decoy + data[16 + 208 :]
+            paper.order[index] = (name, direction, forged)
+    # the header at the due length was seen: the gate keeps that length
+    assert sizes(gapped(paper, 16 + 300, 100), UP) == [640, 640]
+    # it was not: the header inside is the best there is
+    assert sizes(gapped(paper, 16 + 600, 100), UP)[0] == 192
+
+
 @pytest.mark.parametrize(("at", "size"), [(600, 100), (2 * 656 + 70, 30), (10, 1000)])
 def test_a_gap_over_a_header_resumes_at_the_next_gate(at: int, size: int) -> None:
     paper = script()
