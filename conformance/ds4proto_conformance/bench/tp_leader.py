@@ -397,6 +397,3 @@ class LeaderBench(TpBench):
                 raise Deviation(
                     clause, f"nothing but {', '.join(sorted(allowed))}", str(found)
                 )
-
-    def check_alive(self) -> None:
-        """Nothing: a leader acts by itself, its run is over with the case."""

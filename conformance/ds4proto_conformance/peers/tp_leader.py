@@ -95,9 +95,10 @@ class SmallTpLeader(SmallRank):
     def wait(self, kind: type) -> Any:
         """Return the answer to the last command, which has to be a success."""
         while True:
-            event: Any = self.next_event()
-            if isinstance(event, kind):
+            found = self.next_event()
+            if isinstance(found, kind):
                 break
+        event: Any = found
         status = getattr(event, "status", OK)
         if status != OK and (status != INTERRUPTED or event.text):
             self.lines.append(event.text)

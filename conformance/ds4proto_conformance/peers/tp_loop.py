@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+from ds4proto.peer.api import ChannelName
+from ds4proto.peer.channel import SocketChannel
 from ds4proto_conformance.bench.base import Connections
 from ds4proto_conformance.peers.faults import Fault
 from ds4proto_conformance.peers.net import LoopSession, PairNet
@@ -24,6 +27,37 @@ class TpLoopSession(LoopSession):
     def __init__(self, net: PairNet, thread: threading.Thread, rank: SmallRank) -> None:
         super().__init__(net, thread, tester_listens=rank.role == "tp-worker")
         self.rank = rank
+        self._opened: list[SocketChannel] = []
+
+    def channel(
+        self,
+        name: ChannelName,
+        *,
+        deadline: float | None = None,
+        port: int | None = None,
+        fresh: bool = False,
+    ) -> SocketChannel:
+        """Return the named connection."""
+        found = super().channel(name, deadline=deadline, port=port, fresh=fresh)
+        self._opened.append(found)
+        return found
+
+    def accept(
+        self, *, deadline: float | None = None, phase: str = "", data: bool = True
+    ) -> SocketChannel:
+        """Accept one more connection."""
+        found = super().accept(deadline=deadline, phase=phase, data=data)
+        self._opened.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close what is open, and what nobody took."""
+        for channel in self._opened:
+            channel.close()
+        for waiting in (self._net.control, self._net.data, self._net.to_peer):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait().close()
 
     def output(self) -> str:
         """Return what the rank printed."""
@@ -52,12 +86,14 @@ def tp_loop_opener(
         rank = small_rank(net, fault)
         thread = threading.Thread(target=rank.run, name="small rank", daemon=True)
         thread.start()
+        session = TpLoopSession(net, thread, rank)
         try:
-            yield TpLoopSession(net, thread, rank)
+            yield session
         finally:
             rank.stop()
             net.ring()
             thread.join(_JOIN)
+            session.close()
             net.close()
 
     return opener
