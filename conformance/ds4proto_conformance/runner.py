@@ -200,7 +200,13 @@ class Runner:
     def _row(self, case: Case, row: Mapping[str, Any]) -> Outcome:
         if case.needs_restart:
             self.close()
-        bench = self.bench()
+        try:
+            bench = self.bench()
+        except Deviation as error:
+            self.close()
+            failed = Outcome(case.id, Verdict.FAIL, [error.as_dict()])
+            failed.notes.append("met while the peer was approached")
+            return failed
         text = f"{self.settings.seed} {case.id} {sorted(row.items())!r}"
         seed = zlib.crc32(text.encode())
         bench.begin(seed)

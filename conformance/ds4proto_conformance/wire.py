@@ -48,6 +48,8 @@ class Frame:
         """Text that the frame carries."""
         if self.name == "RESULT" and self.values.get("status"):
             return bytes(self.values["payload"]).decode("utf-8", "replace")
+        if self.name == "ERROR":
+            return self.body.decode("utf-8", "replace")
         return str(self.values.get("message", ""))
 
     def __str__(self) -> str:

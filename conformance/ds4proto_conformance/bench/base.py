@@ -27,6 +27,11 @@ frame, and ours may lie."""
 class Connections(Protocol):
     """What a bench needs of a session; `ds4proto.peer.PeerSession` has it."""
 
+    @property
+    def address(self) -> Address | None:
+        """Where the peer listens, or where it is to dial us."""
+        ...
+
     def channel(
         self,
         name: ChannelName,

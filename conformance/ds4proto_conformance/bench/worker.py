@@ -100,12 +100,9 @@ class WorkerBench(Bench):
                 reason=str(hello),
                 output=self.connections.output(),
             )
-        if hello.name != "HELLO" or hello.problems:
-            raise Deviation(
-                "DS4D-HELLO-20",
-                "a HELLO as the first frame",
-                str(hello.problems[0] if hello.problems else hello),
-            )
+        unread = any(problem.fatal for problem in hello.problems)
+        if hello.name != "HELLO" or unread or "listen_port" not in hello.values:
+            raise Deviation("DS4D-HELLO-20", "a HELLO as the first frame", str(hello))
         width, vocab = self.facts.hidden_values, self.facts.vocab
         self.hello, self.facts = hello, from_hello(hello.values)
         self.facts.hidden_values, self.facts.vocab = width, vocab

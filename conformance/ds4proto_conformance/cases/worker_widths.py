@@ -198,6 +198,9 @@ def compare(peer: WorkerBench, wide: bytes, narrow: bytes, bits: int) -> None:
                 if bits == 8:
                     peer.note(f"numeric profile of the 8-bit encoder: {profile}")
                 return
+    if len(narrow) * 32 != len(wide) * bits:
+        raise Deviation("DS4D-RESULT-25", f"{len(wide) * bits // 32} bytes",
+                        f"{len(narrow)} bytes")  # fmt: skip
     strict = activation_codec(bits)
     due = np.frombuffer(bytes(strict.encode(values)), np.uint8)
     found = np.frombuffer(narrow, np.uint8)

@@ -131,6 +131,11 @@ class LoopSession:
         self._tester_listens = tester_listens
         self._control: SocketChannel | None = None
 
+    @property
+    def address(self) -> Address:
+        """Where the peer is met."""
+        return HOST, 0
+
     def channel(
         self,
         name: ChannelName,
