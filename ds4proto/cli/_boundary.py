@@ -10,6 +10,7 @@ a file that cannot be opened          2       its name and the reason
 a peer that is gone or late           3       what the system says
 Ctrl-C                                130     "interrupted"
 the reader of stdout has gone         141     nothing
+stdout was closed from the start      2       that it was
 anything else, which is our mistake   1       that it is internal, how to report it
 ====================================  ======  =====================================
 
@@ -21,7 +22,9 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
+from errno import ENOSPC
 from importlib.metadata import PackageNotFoundError, requires
+from io import StringIO
 from typing import Any, Final
 
 import click
@@ -52,6 +55,11 @@ def run_command(command: click.Command, args: Sequence[str], name: str) -> int:
     name : str
         The program's name, for usage lines.
     """
+    if sys.stderr is None:  # closed by the caller: text must not land on stdout
+        sys.stderr = StringIO()
+    if sys.stdout is None:
+        text = "standard output is closed; give it a file, a pipe or a terminal"
+        return _say(name, text, ExitCode.NOTHING_RAN)
     try:
         status = _invoke(command, args, name)
         sys.stdout.flush()
@@ -114,7 +122,8 @@ def _explain_system_error(error: OSError, name: str) -> int:
     if isinstance(error, ConnectionError | TimeoutError):
         return _say(name, f"peer lost: {reason}", ExitCode.PEER_LOST)
     if error.filename is None:
-        return _say(name, reason, ExitCode.FAILED)
+        full = "the output could not be written: " if error.errno == ENOSPC else ""
+        return _say(name, f"{full}{reason}", ExitCode.FAILED)
     cannot_open = (
         FileNotFoundError,
         PermissionError,

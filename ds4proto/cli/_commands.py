@@ -42,6 +42,6 @@ RESERVED: Final = (
     Reserved("compare", _JUDGE, "Compare reports of two peers or two runs."),
     Reserved("fuzz", _JUDGE, "Search for input that a peer does not survive."),
     Reserved("run", _RUN, "Start a coordinator, worker or tensor-parallel pair."),
-    Reserved("snapshot", _RUN, "Save, load and inspect distributed snapshots."),
+    Reserved("snapshot", _RUN, "Inspect, verify and compare saved sessions."),
     Reserved("quality", _RUN, "Measure what a wire codec costs in model quality."),
 )

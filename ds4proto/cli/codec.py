@@ -29,12 +29,16 @@ Examples:
   ds4proto codec verify --exhaustive  compare fast and plain code, all f32 values"""
 
 
+def _examples(*lines: str) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
 @click.group("codec", help=_HELP)
 def cmd() -> None:
     """Hold the commands about codecs."""
 
 
-@cmd.command("list")
+@cmd.command("list", epilog=_examples("ds4proto codec list --json"))
 @json_option
 def list_codecs(as_json: bool) -> None:
     """List the codecs with their widths."""
@@ -53,7 +57,12 @@ def list_codecs(as_json: bool) -> None:
     stdout().print(table)
 
 
-@cmd.command()
+@cmd.command(
+    epilog=_examples(
+        "ds4proto codec describe e4m3 --profile gcc-fast",
+        "ds4proto codec describe mxfp4 --variant rounding=away",
+    )
+)
 @click.argument("name")
 @click.option(
     "--profile",
@@ -93,7 +102,13 @@ def describe(name: str, profile: str, variants: tuple[str, ...], as_json: bool) 
     stdout().print(table)
 
 
-@cmd.command("bytes")
+@cmd.command(
+    "bytes",
+    epilog=_examples(
+        "ds4proto codec bytes --width 16384 --all",
+        "ds4proto codec bytes --width 2048 --tokens 512 --json",
+    ),
+)
 @click.option(
     "--width",
     type=click.IntRange(min=0),
@@ -110,14 +125,16 @@ def describe(name: str, profile: str, variants: tuple[str, ...], as_json: bool) 
 @click.option(
     "--tokens", type=click.IntRange(min=1), default=1, show_default=True, help="Rows."
 )
-@click.option("--all", "every", is_flag=True, help="All codecs, not only seven.")
+@click.option("--all", "every", is_flag=True, help="Every codec, not only seven.")
 @json_option
 def wire_size(
     width: int, tensors: int, tokens: int, every: bool, as_json: bool
 ) -> None:
     """Tell how many bytes a token (or --tokens of them) takes on the wire.
 
-    Frame headers are not in it. With --json, one flat object: codec to bytes.
+    Shown are the formats of a compressed pipeline wire beside bf16, or with --all every
+    codec, f32, f16 and e4m3 of ds4 among them. Frame headers are not in it. With
+    --json, one flat object: codec to bytes.
     """
     from ds4proto.codec import CodecError, get, names
 
@@ -143,7 +160,12 @@ def wire_size(
     stdout().print(table)
 
 
-@cmd.command()
+@cmd.command(
+    epilog=_examples(
+        "ds4proto codec verify",
+        "ds4proto codec verify e4m3 --sample 100000 --seed 7",
+    )
+)
 @click.argument("codecs", nargs=-1)
 @click.option(
     "--path",

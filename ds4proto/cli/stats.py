@@ -100,7 +100,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     def table(title: str, *columns: str) -> Table:
         made = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for column in columns:
-            words = column in ("frame", "hop", "clause", "reason", "run")
+            words = column in ("frame", "hop", "clause", "reason", "run", "value")
             made.add_column(column, justify="left" if words else "right")
         return made
 
@@ -139,6 +139,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         ("undecoded bytes", "undecoded_reasons", "reason"),
         ("problems", "problems", "clause"),
         ("gaps", "gaps", "reason"),
+        ("odd values in payloads", "payload_values", "value"),
     ):
         if report[key]:
             odd = table(title, head, "count")

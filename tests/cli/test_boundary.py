@@ -49,7 +49,7 @@ def foreign(base: type[Exception], module: str) -> Exception:
         (FileNotFoundError(2, "No file", "a.pcap"), 2, "prog: a.pcap: No file\n"),
         (PermissionError(13, "Not yours", "a.pcap"), 2, "prog: a.pcap: Not yours\n"),
         (OSError(28, "No space left", "a.pcap"), 1, "prog: a.pcap: No space left\n"),
-        (OSError(28, "No space left"), 1, "prog: No space left\n"),
+        (OSError(28, "Full"), 1, "prog: the output could not be written: Full\n"),
         (KeyboardInterrupt(), 130, "prog: interrupted\n"),
         (click.Abort(), 130, "prog: interrupted\n"),
         (SystemExit(3), 3, ""),
@@ -185,6 +185,19 @@ def test_the_broken_pipe_of_a_peer_is_not_taken_for_a_closed_pager() -> None:
     assert process.returncode == 3
     assert err == b"prog: peer lost: Broken pipe\n"
     assert out == b""
+
+
+def test_a_closed_standard_output_or_error_is_no_internal_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert outcome(lambda: None) == 2
+    assert "standard output is closed" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert outcome(raising(WrongUsage("no such codec"))) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_an_interrupt_is_a_clean_line() -> None:

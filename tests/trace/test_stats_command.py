@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from ds4proto.cli import demo, run
 from ds4proto.testing import captures_dir
+from tests.link.streams import work
 
 ROOT = captures_dir()
 THREE = ROOT / "ds4d" / "d_s3_forward_f16.pcap"
@@ -86,6 +88,18 @@ def test_undecoded_bytes_come_with_reasons(stats: Stats) -> None:
     assert found["problems"]["DS4D-HELLO-12"] == 4
     assert stats(PROBES, "--strict")[0] == 1
     assert stats(THREE, "--strict")[0] == 0
+
+
+def test_odd_values_stand_in_the_text_too(stats: Stats, tmp_path: Path) -> None:
+    hidden = struct.pack("<4f", float("nan"), float("inf"), 70000.0, 1.0)
+    path = tmp_path / "odd.bin"
+    path.write_bytes(work(1, tokens=(5,), hidden=hidden))
+    _, out, _ = stats(path)
+    rows = [line.split() for line in out.splitlines()]
+    assert ["nan", "1"] in rows
+    assert ["inf", "1"] in rows
+    assert ["over_f16", "2"] in rows
+    assert not any("odd values" in line for line in stats(THREE)[1].splitlines())
 
 
 def test_several_captures_are_summed(stats: Stats) -> None:
