@@ -34,7 +34,7 @@ either, ds4proto proxy records and needs no privileges.
 
 \b
 Examples:
-  sudo ds4proto capture -i lo -o run.pcapng --until 30s
+  ds4proto capture -o run.pcapng --until 30s
   sudo ds4proto capture -i en5 -o ring.pcapng --ring 4 --ring-size 100M
   sudo ds4proto capture -i eth0 -o share.pcapng --redact --headers-only
 

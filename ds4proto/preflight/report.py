@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ds4proto.preflight.case import Case
+from ds4proto.preflight.case import Case, Member
+from ds4proto.preflight.facts import ModelFile
 from ds4proto.preflight.finding import Finding, verdict
 from ds4proto.preflight.memory import gpu_limit
 from ds4proto.preflight.predict import predict
@@ -34,6 +35,7 @@ def document(case: Case, findings: list[Finding]) -> dict[str, Any]:
         "findings": [msgspec.to_builtins(finding) for finding in findings],
         "areas": {name: worst(findings, key) for key, name in AREAS.items()},
         "machines": [_machine(case, place) for place in range(len(case.members))],
+        "models": {name: _model(model) for name, model in case.plan.models.items()},
         "settings": [
             {"name": name, "values": values, "differ": differ}
             for name, values, differ in settings_table(case)
@@ -67,4 +69,40 @@ def _machine(case: Case, place: int) -> dict[str, Any]:
         "kv_bytes": need.kv if need else None,
         "need_bytes": need.total if need else None,
         "limit_bytes": limit[0] if limit else None,
+        "announces": _announces(member),
+    }
+
+
+def _announces(member: Member) -> dict[str, object]:
+    """Return the identity that ds4 would put into its hello, empty if not known."""
+    if member.command.tensor_parallel:
+        identity = member.identity()
+        return {} if identity is None else dict(identity.words())
+    return member.hello() or {}
+
+
+def _model(model: ModelFile) -> dict[str, Any]:
+    """Return what a GGUF header says, layer by layer."""
+    facts = model.facts
+    return {
+        "file_bytes": facts.file_size,
+        "architecture": facts.architecture,
+        "name": facts.known.name if facts.known else facts.name,
+        "model_id": facts.known.model_id if facts.known else None,
+        "recognised_by": facts.certainty,
+        "layers": facts.layers,
+        "width": facts.width,
+        "streams": facts.streams,
+        "vocabulary": facts.vocabulary,
+        "experts": facts.experts,
+        "has_output": facts.has_output,
+        "has_embedding": facts.has_embedding,
+        "per_layer": {
+            str(index): {
+                "bytes": one.nbytes,
+                "types": dict(one.types),
+                "experts": one.gate.name if one.gate else None,
+            }
+            for index, one in facts.layer_facts.items()
+        },
     }

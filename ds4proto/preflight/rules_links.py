@@ -71,6 +71,33 @@ def interfaces(case: Case) -> Iterator[Finding]:
                 found=interface.name, next_step="bring it up, and check the cable",
             )  # fmt: skip
         yield from _subnet(worker, leader, address, prefix)
+        yield from _others(worker, leader, interface)
+
+
+def _others(worker: Member, leader: Member, used: Interface) -> Iterator[Finding]:
+    """List the other ways between two machines, and say where one is better."""
+    for other in leader.machine.interfaces:
+        if other is used or not other.up or other.kind in ("loopback", "bridge"):
+            continue
+        for text in other.addresses:
+            network = _network(text)
+            if network is None or (network.is_link_local and network.version == 6):
+                continue
+            if network.is_loopback or not _shares(worker, text):
+                continue
+            better = other.kind == "thunderbolt" and used.kind != "thunderbolt"
+            yield Finding(
+                "warning" if better else "note",
+                "link.better" if better else "link.other",
+                leader.name,
+                "there is another way between these machines"
+                + (", and it is likely the faster one" if better else ""),
+                expected=f"{text} on {other.name} ({other.kind or 'unknown kind'})"
+                if better else "",
+                found=f"{used.name} ({used.kind or 'unknown kind'}) is used; "
+                f"{text} on {other.name} is shared as well",
+                next_step=f"measure both; dial {text.partition('/')[0]} to use it",
+            )  # fmt: skip
 
 
 def _better(leader: Member, worker: Member) -> str:

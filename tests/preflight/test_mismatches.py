@@ -222,6 +222,12 @@ PLANTED = [
     p("link", PIPELINE, "link.mtu", ("mtu = 9000", "mtu = 1500"), severity="warning"),
     p("link", PIPELINE, "link.subnet", ("10.0.0.2/24", "10.0.1.2/24"),
       severity="warning", where="b"),
+    p("other way", PIPELINE, "link.better",
+      ('kind = "thunderbolt"\naddresses = ["10.0.0.1/24"]',
+       'kind = "ethernet"\naddresses = ["10.0.0.1/24"]\n[[machine.interface]]\n'
+       'name = "en6"\nkind = "thunderbolt"\naddresses = ["10.9.0.1/30"]'),
+      ('addresses = ["10.0.0.2/24"]', 'addresses = ["10.0.0.2/24", "10.9.0.2/30"]'),
+      severity="warning", where="a"),
     p("build", PIPELINE, "build.differs", (A, A + '\nbuild = "b4c5cc8a"'),
       (B, B + '\nbuild = "d881f2a0"'), severity="warning"),
     p("clock", PIPELINE, "clock.differs", (B, B + "\nclock = -3.5"),

@@ -259,6 +259,9 @@ def test_text_and_json_say_the_same(preflight: Preflight, tmp_path: Path) -> Non
     assert report["areas"]["memory"] == "ok"
     assert report["machines"][0]["layers"] == "0:20"
     assert report["prediction"][0]["bits"] == 32
+    assert report["machines"][1]["announces"]["layer_start"] == 23
+    assert report["machines"][1]["announces"]["quant_bits"] == 2
+    assert report["models"]["flash"]["per_layer"]["7"]["experts"] == "IQ2_XXS"
     found = report["findings"][0]
     assert found["prints"] == "distributed route incomplete: missing layer 21"
     assert found["found"] == "a 0:20, b 23:output"
