@@ -38,17 +38,18 @@ def control(
 
 
 @control("unknown-type", "DS4T-CTRL-02", "DS4T-CTRL-13", "DS4T-CTRL-27",
-         params={"code": (0, 99, 255, 0xFFFFFFFF), "size": (0, 16, 3000)},
+         params={"frame": ((0, 0), (99, 16), (255, 3000), (0xFFFFFFFF, 16))},
          mutants=["unknown-skipped"], smoke=True)  # fmt: skip
 def unknown_type(peer: RankBench, p: dict[str, Any]) -> None:
     """A type that nobody defined ends the worker without a frame."""
-    peer.raw(p["code"], bytes(p["size"]))
+    code, size = p["frame"]
+    peer.raw(code, bytes(size))
     peer.refused("DS4T-CTRL-02")
-    peer.said("DS4T-CTRL-02", p["code"], p["size"])
+    peer.said("DS4T-CTRL-02", code, size)
 
 
 @control("not-a-command", "DS4T-CTRL-24",
-         params={"code": (6, 7, 8, 9, 10, 12, 17, 19, 20, 22)},
+         params={"code": (6, 8, 10, 12, 17, 20, 22)},
          mutants=["answers-skipped"])  # fmt: skip
 def not_a_command(peer: RankBench, p: dict[str, Any]) -> None:
     """Types that are legal elsewhere are no commands."""
@@ -69,16 +70,16 @@ def old_types(peer: RankBench, p: dict[str, Any]) -> None:
 
 
 @control("wrong-length", "DS4T-CTRL-03", "DS4T-SESSION-01",
-         params={"code": (CREATE, DESTROY, EVAL, REWIND, INVALIDATE),
-                 "more": (-4, 4, 100)},
+         params={"frame": ((CREATE, -4), (CREATE, 100), (DESTROY, 4), (EVAL, -4),
+                           (REWIND, 4), (INVALIDATE, -4))},
          mutants=["long-taken", "short-filled"])  # fmt: skip
 def wrong_length(peer: RankBench, p: dict[str, Any]) -> None:
     """A command is refused unless its payload has exactly its length."""
-    known = peer.create()
-    size = {CREATE: 16, DESTROY: 8, EVAL: 24, REWIND: 16, INVALIDATE: 8}[p["code"]]
-    number = known + 1 if p["code"] == CREATE else known
+    known, (code, more) = peer.create(), p["frame"]
+    size = {CREATE: 16, DESTROY: 8, EVAL: 24, REWIND: 16, INVALIDATE: 8}[code]
+    number = known + 1 if code == CREATE else known
     body = number.to_bytes(8, "little") + (8).to_bytes(8, "little") + bytes(200)
-    peer.raw(p["code"], body[: size + p["more"]])
+    peer.raw(code, body[: size + more])
     peer.refused("DS4T-CTRL-03")
 
 
@@ -96,13 +97,15 @@ def stop_with_payload(peer: RankBench, p: dict[str, Any]) -> None:
 
 
 @control("count-and-length", "DS4T-SYNC-02", "DS4T-BATCH-01", "DS4T-MIXED-01",
-         params={"count": (0, 3, 5, 0x40000000), "frame": ("SYNC", "VERIFY")},
+         params={"frame": (("SYNC", 3), ("SYNC", 0x40000004), ("VERIFY", 5),
+                           ("VERIFY", 0))},
          mutants=["count-from-length"])  # fmt: skip
 def count_and_length(peer: RankBench, p: dict[str, Any]) -> None:
     """A token count that does not fit the length is refused, wrapped ones included."""
     known = peer.start()
-    code = 1 if p["frame"] == "SYNC" else 11
-    body = known.to_bytes(8, "little") + p["count"].to_bytes(4, "little") + bytes(4)
+    name, count = p["frame"]
+    code = 1 if name == "SYNC" else 11
+    body = known.to_bytes(8, "little") + count.to_bytes(4, "little") + bytes(4)
     peer.raw(code, body + bytes(4 * 4))
     peer.refused("DS4T-SYNC-02")
 
@@ -186,11 +189,12 @@ def leader_gone(peer: RankBench, p: dict[str, Any]) -> None:
 
 
 @control("oversize", "DS4T-CTRL-17", "DS4T-ROBUST-03",
-         params={"code": (STOP, 1, 99), "size": (0x7FFFFFFF, 0xFFFFFFFF)},
+         params={"frame": ((STOP, 0x7FFFFFFF), (1, 0xFFFFFFFF), (99, 0xFFFFFFFF))},
          mutants=["no-cap"], category="limits")  # fmt: skip
 def oversize(peer: RankBench, p: dict[str, Any]) -> None:
     """A length beyond any use is refused from the header, before it is awaited."""
-    peer.raw(p["code"], size=p["size"])
+    code, size = p["frame"]
+    peer.raw(code, size=size)
     peer.refused("DS4T-CTRL-17", "an end at once; real workers reserve and wait")
 
 
@@ -258,14 +262,14 @@ def destroy(peer: RankBench) -> None:
 
 
 @control("unknown-session", "DS4T-CTRL-05",
-         params={"frame": ("SYNC", "EVAL", "REWIND", "INVALIDATE", "VERIFY"),
-                 "was": (False, True)},
+         params={"frame": (("SYNC", False), ("EVAL", True), ("REWIND", False),
+                           ("INVALIDATE", False), ("VERIFY", True))},
          mutants=["unknown-rewind-ignored", "destroyed-still-there"],
          category="state")  # fmt: skip
 def unknown_session(peer: RankBench, p: dict[str, Any]) -> None:
     """A command for a session that is not held ends the worker without a frame."""
-    known = peer.create()
-    if p["was"]:
+    known, (name, was) = peer.create(), p["frame"]
+    if was:
         peer.destroy(known)
     else:
         known += 7
@@ -273,7 +277,7 @@ def unknown_session(peer: RankBench, p: dict[str, Any]) -> None:
         "SYNC": {"tokens": (1, 2)}, "EVAL": {"seq": 1, "token": 1},
         "REWIND": {"position": 0}, "VERIFY": {"tokens": (1, 2)},
     }  # fmt: skip
-    peer.command(p["frame"], session_id=known, **words.get(p["frame"], {}))
+    peer.command(name, session_id=known, **words.get(name, {}))
     peer.refused("DS4T-CTRL-05")
 
 

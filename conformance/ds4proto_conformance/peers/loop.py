@@ -17,6 +17,10 @@ def loop_opener(
     fault: Fault,
 ) -> Callable[[Settings], AbstractContextManager[Connections]]:
     """Return an opener that starts a small peer with a fault."""
+    if fault.role in ("tp-leader", "tp-worker"):
+        from ds4proto_conformance.peers.tp_loop import tp_loop_opener
+
+        return tp_loop_opener(fault)
 
     @contextmanager
     def opener(_settings: Settings) -> Iterator[Connections]:
