@@ -47,6 +47,19 @@ def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["snapshot", "verify", str(RECORDED), "--ratios", "0,0,4,128"]) == 0
 
 
+def test_inspect_says_that_a_file_is_cut(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    short = tmp_path / "short.dsv4"
+    short.write_bytes(RECORDED.read_bytes()[:-1])
+    assert main(["snapshot", "inspect", str(short), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["bytes"] == 68171
+    assert "FILE-DSV4-11 DSV4.tensors at byte 68171: expected" in err
+    assert main(["snapshot", "inspect", str(RECORDED)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_verify_without_a_model_gives_no_verdict(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ds4proto.cli._options import json_option
-from ds4proto.cli._output import printable, stdout, write_json
+from ds4proto.cli._output import printable, stderr, stdout, write_json
 from ds4proto.errors import ExitCode, NothingRan
 
 if TYPE_CHECKING:
+    from ds4proto.schema.problem import Problem
     from ds4proto_runtime.saved_files import Layout, SavedFile
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -28,6 +29,10 @@ def cmd() -> None:
       ds4proto snapshot verify session.dsv4 --model "DeepSeek V4 Flash"
       ds4proto snapshot diff before.dsv4 after.dsv4
     """  # noqa: D301
+
+
+def _example(arguments: str) -> str:
+    return f"\b\nExample:\n  ds4proto snapshot {arguments}"
 
 
 def _model_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +60,14 @@ def _read(path: Path, model: str | None, ratios: str | None) -> SavedFile:
     return read_file(path, _layout(model, ratios))
 
 
-@cmd.command("inspect")
+def _told(problem: Problem) -> str:
+    return (
+        f"{problem.clause} {problem.path} at byte {problem.frame_offset}: expected"
+        f" {problem.expected}, found {problem.found}"
+    )
+
+
+@cmd.command("inspect", epilog=_example("inspect session.dsv4 --json"))
 @click.argument("file", type=_FILE)
 @_model_options
 @json_option
@@ -63,7 +75,14 @@ def inspect(file: Path, model: str | None, ratios: str | None, as_json: bool) ->
     """Show the header, tokens and rows of FILE."""
     from ds4proto_runtime.saved_files import summary
 
-    shown = summary(_read(file, model, ratios))
+    found = _read(file, model, ratios)
+    shown = summary(found)
+    if found.problems:
+        stderr().print(
+            f"ds4proto snapshot inspect: {printable(str(file))}: broken:"
+            f" {printable(_told(found.problems[0]))}; snapshot verify lists all",
+            soft_wrap=True,
+        )
     if as_json:
         write_json(shown)
     else:
@@ -72,7 +91,7 @@ def inspect(file: Path, model: str | None, ratios: str | None, as_json: bool) ->
     return ExitCode.PASSED
 
 
-@cmd.command("verify")
+@cmd.command("verify", epilog=_example("verify session.dsv4 --model toy"))
 @click.argument("file", type=_FILE)
 @_model_options
 @json_option
@@ -83,11 +102,7 @@ def verify(file: Path, model: str | None, ratios: str | None, as_json: bool) -> 
     could not be judged.
     """
     found = _read(file, model, ratios)
-    lines = [
-        f"{problem.clause} {problem.path}: expected {problem.expected},"
-        f" found {problem.found}"
-        for problem in found.problems
-    ]
+    lines = [_told(problem) for problem in found.problems]
     if as_json:
         model_name = found.layout.source if found.layout is not None else None
         write_json({"file": str(file), "model": model_name, "problems": lines})
@@ -114,7 +129,7 @@ def verify(file: Path, model: str | None, ratios: str | None, as_json: bool) -> 
     return ExitCode.PASSED
 
 
-@cmd.command("diff")
+@cmd.command("diff", epilog=_example("diff before.dsv4 after.dsv4"))
 @click.argument("first", type=_FILE)
 @click.argument("second", type=_FILE)
 @_model_options
