@@ -163,7 +163,7 @@ def features(peer: TpBench, p: dict[str, Any]) -> None:
     peer.said("DS4T-HELLO-30", mine, theirs)
 
 
-@both("order", "DS4T-HELLO-08", "DS4T-HELLO-03", "DS4T-HELLO-04",
+@both("order", "DS4T-HELLO-08",
       params={"from": (0, 1, 2)}, mutants=["model-before-role"])  # fmt: skip
 def order(peer: TpBench, p: dict[str, Any]) -> None:
     """Of several faults only the first in the order of checks is told."""
