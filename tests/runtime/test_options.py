@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ds4proto_runtime.cli.options import LayerRange, layer_range, parse_options
 from ds4proto_runtime.pipeline.settings import (
@@ -12,6 +14,7 @@ from ds4proto_runtime.pipeline.settings import (
     worker_limits,
 )
 
+from ds4proto.cli import run
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.link.ds4d_limits import LinkLimits
 
@@ -98,6 +101,39 @@ def test_the_model_bounds_a_range(words: str, coordinator: bool, told: str) -> N
     with pytest.raises(WrongUsage) as caught:
         layer_range(words).resolve(8, coordinator=coordinator)
     assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ([], "ds4proto run --role worker"),
+        (["--tensor-parallel"], "--gate-timeout TIME"),
+        (["--plan-handover"], "ds4proto run --plan-handover --tokens"),
+    ],
+)
+def test_every_form_of_run_has_a_help_of_its_own(
+    capsys: pytest.CaptureFixture[str], form: list[str], told: str, word: str
+) -> None:
+    assert run(["run", *form, word]) == 0
+    out = capsys.readouterr().out
+    assert told in out
+    assert "Example" in out
+
+
+def test_a_trace_of_one_process_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "-p", "1", "--trace", "x.pcapng"]) == 2
+    assert "--trace records connections" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_model_is_named_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "text.gguf"
+    path.write_text("hello, this is no model")
+    assert run(["run", "-p", "hi", "-m", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"ds4proto: {path}: magic at byte 0: expected 'GGUF'")
 
 
 def test_ranges_resolve() -> None:

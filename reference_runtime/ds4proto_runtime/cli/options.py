@@ -191,6 +191,11 @@ def _cross_check(options: RunOptions) -> None:
         if options.activation_bits is not None:
             raise WrongUsage("give --wire-format or --dist-activation-bits, not both")
     if options.role == "none":
+        if options.trace is not None:
+            raise WrongUsage(
+                "--trace records connections, and one process alone has none: give"
+                " --role coordinator or --role worker"
+            )
         if options.local_decode:
             raise WrongUsage("--local-decode requires --role coordinator")
         if "--dialect" in options.given:

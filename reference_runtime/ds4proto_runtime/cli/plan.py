@@ -30,7 +30,11 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 _QUANTITY = _Quantity()
 
 
-@click.command("run --plan-handover")
+@click.command(
+    "run --plan-handover",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExample:\n  ds4proto run --plan-handover --tokens 100k --kv 3GB",
+)
 @click.option("--tokens", type=_QUANTITY, default="1M", help="Tokens of the prompt.")
 @click.option("--kv", type=_QUANTITY, default="26GB", help="KV bytes of all of them.")
 @click.option("--chunk", type=click.IntRange(1), default=4096, help="Tokens a chunk.")

@@ -43,7 +43,8 @@ More:
   --trace FILE                     record every byte to a pcapng file
   --debug, --json
   --tensor-parallel ...            a tensor-parallel pair; see its own --help
-  --plan-handover ...              predict the hand-over of a local decode, run nothing
+  --plan-handover ...              predict the hand-over of a local decode, run nothing;
+                                   see its own --help
 \b
 Examples:
   ds4proto run -p "1,2,3" -n 8
@@ -54,8 +55,22 @@ These protocols know no authentication: keep the ports on a private network. Exi
 status: 0 done, 1 failed (also a failed replay check), 2 wrong usage, 3 peer lost."""
 
 
+_FORMS = frozenset({"--tensor-parallel", "--plan-handover"})
+"""Options that make another command of this one, with a --help of its own."""
+
+
+class _Run(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave the words of the other forms alone, --help among them."""
+        if _FORMS.isdisjoint(args):
+            return super().parse_args(ctx, args)
+        ctx.params["arguments"] = tuple(args)
+        return []
+
+
 @click.command(
     "run",
+    cls=_Run,
     help=_HELP,
     context_settings={"ignore_unknown_options": True},
     options_metavar="[OPTIONS]",

@@ -49,7 +49,7 @@ def choose(engine: str | None, model: str | None) -> ModelChoice:
     try:
         facts = model_facts(path)
     except GgufError as error:
-        raise WrongUsage(f"{path}: {error}") from None
+        raise WrongUsage(str(error)) from None
     deepseek = facts.architecture.startswith("deepseek")
     found: EngineName = "deepseek_v4" if deepseek else "decoder"
     if engine not in (None, found):

@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     int
         Exit status: 0 done, 1 failed, 2 wrong usage, 3 peer lost, 143 after SIGTERM.
     """
-    if "--help" in arguments:
+    if not {"-h", "--help"}.isdisjoint(arguments):
         sys.stdout.write(HELP)
         return ExitCode.PASSED
     return run_tensor_parallel(parse_options(arguments))

@@ -288,6 +288,10 @@ Diagnosis:
   --debug-hash N             print a hash of every N-th gate's sum on both ranks
   --gate-checksums           print checksums of partials: enqueued, sent, received
 
+Examples, each in a terminal of its own:
+  ds4proto run --tensor-parallel --role coordinator --listen 127.0.0.1 5000 -p "1,2,3"
+  ds4proto run --tensor-parallel --role worker --coordinator 127.0.0.1 5000
+
 The wire has no authentication and no encryption: keep it on a private network.
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 peer lost.
 """
