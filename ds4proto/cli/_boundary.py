@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Sequence
 from errno import ENOSPC
 from importlib.metadata import PackageNotFoundError, requires
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from typing import Any, Final
 
 import click
@@ -60,6 +60,10 @@ def run_command(command: click.Command, args: Sequence[str], name: str) -> int:
     if sys.stdout is None:
         text = "standard output is closed; give it a file, a pipe or a terminal"
         return _say(name, text, ExitCode.NOTHING_RAN)
+    for stream in (sys.stdout, sys.stderr):
+        # frames of tables and arrows are no reason to fail where only ASCII is known
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         status = _invoke(command, args, name)
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Every exception ends as a status and, at most, a few lines on stderr."""
 
+import io
 import os
 import signal
 import subprocess
@@ -198,6 +199,17 @@ def test_a_closed_standard_output_or_error_is_no_internal_error(
         patch.setattr(sys, "stderr", None)
         assert outcome(raising(WrongUsage("no such codec"))) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_terminal_that_knows_only_ascii_gets_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    ascii_only = io.TextIOWrapper(raw, encoding="ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", ascii_only)
+        assert outcome(lambda: click.echo("a \u2502 b")) == 0
+    assert raw.getvalue() == b"a ? b\n"
 
 
 def test_an_interrupt_is_a_clean_line() -> None:
