@@ -6,8 +6,7 @@ judge what comes, and at one place do something else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from ds4proto.link.ds4t_events import END, KEEP_ALL, REPLAY
@@ -16,7 +15,8 @@ from ds4proto.peer import PeerLost
 from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_conformance.bench.base import Connections
 from ds4proto_conformance.bench.tp import TpBench
-from ds4proto_conformance.bench.tp_plan import command_gates
+from ds4proto_conformance.bench.tp_drive import Driver
+from ds4proto_conformance.bench.tp_plan import Step, command_gates
 from ds4proto_conformance.bench.tp_wire import ControlFrame, DataWire, gate_bytes
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
@@ -39,33 +39,6 @@ _LAST: Final = 400
 """Commands that we answer at most."""
 
 
-@dataclass(slots=True)
-class Step:
-    """One command of the leader.
-
-    Attributes
-    ----------
-    gates : list of PlannedGate
-        What it causes on the data connection.
-    """
-
-    name: str
-    values: dict[str, Any]
-    number: int
-    gates: list[PlannedGate] = field(default_factory=list)
-
-    @property
-    def known(self) -> int:
-        """Session of the command; 0 for a batch."""
-        return int(
-            self.values.get("session_id", self.values.get("prefill_session_id", 0))
-        )
-
-
-Act = Callable[[Step], bool]
-"""Told of each command before it is answered; True: the case has answered it."""
-
-
 class LeaderBench(TpBench):
     """A tp-leader under test."""
 
@@ -78,6 +51,7 @@ class LeaderBench(TpBench):
         self.used: set[int] = set()
         self._meeting = self._evals = 0
         self.fixed_half: bytes | None = None
+        self._driver = Driver(settings.drive)
 
     # meeting
 
@@ -88,6 +62,7 @@ class LeaderBench(TpBench):
         except PeerLost as error:
             raise Deviation(clause, "a data connection", str(error)) from None
         self._data_in_use = DataWire(channel, self.transcript, self.patience)
+        self._driver.start()
         ended = self.control.quiet(0.02)
         if isinstance(ended, Ended):
             raise Deviation(clause, "the hello accepted", str(ended))
@@ -98,6 +73,11 @@ class LeaderBench(TpBench):
     def turned_down(self, clause: str) -> None:
         """Take it that a hello was refused: an end, and no command."""
         self.refused(clause, "the leader to refuse the hello and close")
+
+    def close(self) -> None:
+        """End the run, and the command that drove it."""
+        super().close()
+        self._driver.close()
 
     # frames
 

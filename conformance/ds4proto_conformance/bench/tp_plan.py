@@ -1,8 +1,9 @@
-"""Which gates one command of a leader causes."""
+"""One command of a leader, and which gates it causes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ds4proto.link.plan import (
@@ -16,7 +17,30 @@ from ds4proto.link.plan import (
 )
 from ds4proto.link.schedule import Schedule
 
-__all__ = ["command_gates"]
+__all__ = ["Step", "command_gates"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One command of the leader.
+
+    Attributes
+    ----------
+    gates : list of PlannedGate
+        What it causes on the data connection.
+    """
+
+    name: str
+    values: dict[str, Any]
+    number: int
+    gates: list[PlannedGate] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        """Session of the command; 0 for a batch."""
+        return int(
+            self.values.get("session_id", self.values.get("prefill_session_id", 0))
+        )
 
 
 def command_gates(
