@@ -67,8 +67,10 @@ def cmd(files: tuple[str, ...], as_json: bool, strict: bool) -> int:
 def _no_frame(total: dict[str, Any]) -> str:
     if not total["packets"]:
         return "no packet was found; the recording may have been stopped too early"
+    kinds = total.get("packet_kinds", {}).items()
+    seen = "".join(f"{count} {kind}, " for kind, count in kinds if count)
     return (
-        f"no frame in {total['packets']} packets ({total['foreign_streams']} "
+        f"no frame in {total['packets']} packets ({seen}{total['foreign_streams']} "
         "connections of other traffic); check where, when and with what filter the "
         "recording was made"
     )

@@ -129,7 +129,7 @@ class SectionWalker:
                 or length & 3
                 or length > self._max_block
             ):
-                fault = self._bad_length(file_offset + pos, length)
+                fault = self._bad_length(file_offset + pos, length, kind)
                 break
             if pos + length > end:
                 break
@@ -179,7 +179,7 @@ class SectionWalker:
                 next_step="convert it with a current capture tool",
             )
         if length < _SMALLEST[BLOCK_SHB] or length & 3 or length > self._max_block:
-            raise self._bad_length(file_offset + pos, length)
+            raise self._bad_length(file_offset + pos, length, BLOCK_SHB)
         if pos + length > len(data):
             return -1
         self._set_order(order)
@@ -245,11 +245,12 @@ class SectionWalker:
             yield code, data[pos : pos + length]
             pos += padded(length)
 
-    def _bad_length(self, offset: int, length: int) -> CaptureError:
+    def _bad_length(self, offset: int, length: int, kind: int) -> CaptureError:
+        least = _SMALLEST.get(kind, BLOCK_FRAME_BYTES)
         return CaptureError(
             "pcapng block length out of bounds",
             offset=offset,
-            expected=f"a multiple of 4 from {BLOCK_FRAME_BYTES} to {self._max_block}",
+            expected=f"a multiple of 4 from {least} to {self._max_block}",
             found=str(length),
             next_step="the file is damaged from here on; cut it at this offset, or "
             "raise the record limit if the capture really holds such blocks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv6Address
 from typing import Any, Final
 
 from ds4proto.schema import frames
@@ -271,6 +272,17 @@ def _tp_hello(row: FrameRow) -> str:
     )
 
 
+def _rdma_info(row: FrameRow) -> str:
+    words = _generic(row)
+    gid = str(row.fields["gid"])
+    try:
+        address = IPv6Address(bytes.fromhex(gid))
+    except ValueError:
+        return words
+    shown = f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+    return words.replace(f"gid={gid!r}", f"gid={shown}")
+
+
 def _tp_tokens(row: FrameRow) -> str:
     f = row.fields
     return f"session {f['session_id']} {len(f['tokens'])} tokens {_tokens(f['tokens'])}"
@@ -305,6 +317,7 @@ _SPECIAL: Final[dict[str, Callable[[FrameRow], str]]] = {
     "DS4D.SNAPSHOT_DONE": _snapshot,
     "DS4D.SNAPSHOT_LOAD_BEGIN": _snapshot,
     "DS4T.HELLO": _tp_hello,
+    "DS4T.RDMA_INFO": _rdma_info,
     "DS4T.SYNC": _tp_tokens,
     "DS4T.VERIFY": _tp_tokens,
     "DS4B.GATE_BATCH": _batch,

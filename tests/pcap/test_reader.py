@@ -128,6 +128,12 @@ def test_gzip_cut_short_gives_what_is_there():
     assert [d for _, d, *_ in found] == PACKETS[: len(found)]
 
 
+def test_a_block_without_room_for_its_fields_names_the_least_length():
+    section = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
+    with pytest.raises(CaptureError, match=r"4 from 20 to \d+, found 12"):
+        read(section + struct.pack("<III", 1, 12, 12))  # an interface needs 20
+
+
 @pytest.mark.parametrize("block_bytes", [64, 1 << 20])
 def test_damaged_gzip_gives_what_comes_before_the_damage(block_bytes):
     packed = bytearray(gzip.compress(classic(packets=PACKETS)))

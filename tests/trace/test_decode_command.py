@@ -68,6 +68,13 @@ def test_gates_name_their_token(decode: Decode) -> None:
     assert out.count("layer 1 FFN seq 8 token 2") == 2
 
 
+def test_the_gid_of_a_queue_pair_is_an_address(decode: Decode) -> None:
+    control = ROOT / "rdma" / "rc_first_gate_rnr.control.pcap"
+    _, out, _ = decode(control, "--where", 'type == "RDMA_INFO"')
+    assert "gid=::ffff:192.0.2.2 " in out
+    assert "gid=::ffff:192.0.2.1 " in out
+
+
 @pytest.mark.parametrize("capture", [THREE, PROBES, PAIR], ids=lambda p: p.stem)
 @pytest.mark.parametrize("payload", ["none", "summary", "full"])
 def test_json_lines_follow_their_schema(

@@ -132,6 +132,13 @@ def test_what_cannot_be_counted(stats: Stats, tmp_path: Path) -> None:
     status, _, err = stats(empty)
     assert status == 2
     assert "no packet was found" in err
+    wifi = bytearray(THREE.read_bytes()[:60])
+    wifi[20:24] = (105).to_bytes(4, "little")  # a link type that is not read
+    wifi[24 + 8 : 24 + 16] = (20).to_bytes(4, "little") * 2
+    empty.write_bytes(wifi)
+    status, _, err = stats(empty)
+    assert status == 2
+    assert "1 unknown link type 105" in err
     text = tmp_path / "text"
     text.write_text("hello, this is no capture file at all")
     status, _, err = stats(text)
