@@ -22,7 +22,7 @@ from _timing import measure, report
 
 BULK = 64 << 20
 PIECE = 1 << 20
-ROUNDS = 5
+ROUNDS = 15
 PINGS = 400
 PING = 256
 PATIENCE = 60.0

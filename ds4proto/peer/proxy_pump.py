@@ -23,7 +23,7 @@ from ds4proto.peer.proxy_record import Track
 
 __all__ = ["Pump"]
 
-_BUFFER: Final = 1 << 20
+_BUFFER: Final = 1 << 19
 _LOOK_S: Final = 0.5
 """Longest wait before a pump looks whether it is to stop."""
 _SEND_S: Final = 600.0
@@ -209,10 +209,10 @@ class Pump:
         return self._clock.now() + extra
 
     def _send_late(self, waiting: queue.Queue[tuple[float, bytes] | None]) -> None:
-        free = last = 0.0
+        free = 0.0
         while (item := waiting.get()) is not None:
             due, piece = item
-            last = due = max(due, last)  # jitter never changes the order
+            # One after the other: jitter never changes the order.
             now = self._clock.now()
             free = max(free, now)
             for rule in self._rates:

@@ -6,12 +6,18 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from ds4proto.pcap import CaptureReader
 from ds4proto.peer import SYSTEM_CLOCK, dial, listen, spawn
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import parse_rule
 from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.tcp import read_streams
+from ds4proto.trace.tcp_events import Data
 from tests.runtime.cluster import ENV, LONG, PATIENCE, alone, cluster, same_bits
 from tests.runtime.cluster import worker_argv as argv
 
@@ -88,8 +94,9 @@ def test_a_worker_that_is_cut_off_is_seen_as_such(tmp_path: Path) -> None:
     assert "HELLO 1: n_layers 8 became 61" in proxy.faults[0]
 
 
-def test_the_command_records_until_it_is_told_to_end(tmp_path: Path) -> None:
-    path = tmp_path / "run.pcapng"
+@contextmanager
+def proxied(path: Path) -> Iterator[tuple[subprocess.Popen[str], Any, Any]]:
+    """Start the command between two channels of ours."""
     with listen() as goal:
         host, port = goal.address
         process = subprocess.Popen(
@@ -101,20 +108,45 @@ def test_the_command_records_until_it_is_told_to_end(tmp_path: Path) -> None:
             assert process.stderr is not None
             line = process.stderr.readline()
             address = line.split("listening on ")[1].split(",")[0]
-            until = deadline()
-            ours = dial("127.0.0.1", int(address.rpartition(":")[2]), deadline=until)
-            theirs = goal.accept(deadline=until)
-            ours.send([b"hello"], deadline=until)
-            theirs.recv_exact(bytearray(5), deadline=until)
-            process.send_signal(signal.SIGTERM)
-            out, _ = process.communicate(timeout=PATIENCE)
+            ours = dial(
+                "127.0.0.1", int(address.rpartition(":")[2]), deadline=deadline()
+            )
+            theirs = goal.accept(deadline=deadline())
+            ours.send([b"hello"], deadline=deadline())
+            theirs.recv_exact(bytearray(5), deadline=deadline())
+            yield process, ours, theirs
             ours.close()
             theirs.close()
         finally:
             process.kill()
             process.communicate()
-    assert process.returncode == 0
-    report = json.loads(out)
+
+
+def test_the_command_records_until_it_is_told_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "run.pcapng"
+    with proxied(path) as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        report = json.loads(out)
     assert report["connections"] == 1
     assert report["record_complete"] is True
     assert b"hello" in path.read_bytes()
+
+
+def test_a_killed_proxy_leaves_a_readable_record(tmp_path: Path) -> None:
+    path = tmp_path / "run.pcapng"
+    with proxied(path) as (process, ours, theirs):
+        for _ in range(200):
+            ours.send([bytes(10_000)], deadline=deadline())
+            theirs.recv_exact(bytearray(10_000), deadline=deadline())
+        process.kill()
+        process.wait(PATIENCE)
+    found = b"".join(bytes(e.data) for e in read_streams(path) if isinstance(e, Data))
+    # the writer may have been a little behind; what is there is whole packets
+    assert found[:5] == b"hello"
+    assert len(found) > 1_000_000
+    with CaptureReader(path) as reader:
+        list(reader)
+        assert not reader.info.truncated
+        assert reader.info.marked_complete is False

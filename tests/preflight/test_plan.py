@@ -200,15 +200,18 @@ def test_layers_go_by_speed(tmp_path: Path) -> None:
     ]
 
 
-def test_layers_go_no_further_than_memory(tmp_path: Path) -> None:
-    text = spoiled(PIPELINE, ("memory_gib = 96", "memory_gib = 32"))
+@pytest.mark.parametrize(("memory", "first"), [(32, 10), (35, 12), (37, 13), (38, 13)])
+def test_layers_go_no_further_than_memory(
+    tmp_path: Path, memory: int, first: int
+) -> None:
+    text = spoiled(PIPELINE, ("memory_gib = 96", f"memory_gib = {memory}"))
     found = propose(read_plan(plan_file(tmp_path, text)))
-    first = int(found[0].layers.partition(":")[2]) + 1
-    # 24 GiB less 2 of the runtime and 2 outside the layers leave 11.1 layers of 1.8
-    # GiB; the caches of 11 layers take more than the 0.2 GiB that then remain
-    assert first == 10
-    assert (found[0].need or 0) <= 24 * GIB
-    assert found[1].layers == "10:output"
+    # Three quarters of the memory, less 2 GiB of the runtime and 2 outside the layers,
+    # at 1.8 GiB a layer and its cache of up to 0.04.
+    limit = 0.75 * memory * GIB
+    assert found[0].layers == f"0:{first - 1}"
+    assert (found[0].need or 0) <= limit < (found[0].need or 0) + 1.85 * GIB
+    assert found[1].layers == f"{first}:output"
 
 
 def test_a_proposal_is_silent_when_it_is_taken(tmp_path: Path) -> None:
