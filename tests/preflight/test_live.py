@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost, dial, listen
+from ds4proto.peer.proxy import Proxy
+from ds4proto.peer.proxy_faults import parse_rule
 from ds4proto.preflight.facts import RunFacts
 from ds4proto.preflight.gather import Gathered, gather
 from ds4proto.preflight.link import Sizes, measure, serve
@@ -221,3 +223,20 @@ def test_gates_are_measured_at_their_size() -> None:
     assert report.rtt_ms["gate"][0] == 16384
     for _, p50, p99 in report.rtt_ms.values():
         assert 0 < p50 <= p99
+
+
+def test_a_slow_link_is_measured_and_its_cost_told_before_the_run(flash: str) -> None:
+    """77 ms of round trip: about ten tokens a second, and the words "slow link"."""
+    code = new_code()
+    waiting = Host(leader(flash), code, wait=60)
+    worker = side("b", "--role", "worker", "--layers", "21:output", "--coordinator",
+                  "127.0.0.1", "9000", "-m", flash, "--ctx", "4096")  # fmt: skip
+    with Proxy(listen(), waiting.address, rules=[parse_rule("delay=38.5ms")]) as proxy:
+        join(proxy.address, worker, code, wait=60)
+    outcome = waiting.result()
+    assert outcome.links[0].rtt_ms["ping"][1] >= 77
+    slow = next(f for f in outcome.findings if f.check == "link.slow")
+    assert slow.what.startswith("slow link: every token waits for a round trip")
+    found = outcome.document()["prediction"][0]
+    assert 1 < found["decode"] < 13
+    assert found["bound"] == "latency"
