@@ -975,7 +975,7 @@ L[30] = { size = 60, short = "DS4D-OURS-11", trailing = "DS4D-OURS-11",
     { path = "payload", key = "ds4d.kv_increment.payload", clause = "DS4D-OURS-11", length = function(v) return v["payload_bytes"] end, kind = "payload" }
   },
   rules = {
-    { clause = "DS4D-OURS-11", path = "layer_end", test = function(v) return (v["layer_start"] <= v["layer_end"]) end }
+    
   } }
 L[31] = { size = 60, short = "DS4D-OURS-16", trailing = "DS4D-OURS-16",
   fields = {
@@ -996,7 +996,7 @@ L[31] = { size = 60, short = "DS4D-OURS-16", trailing = "DS4D-OURS-16",
     { path = "payload", key = "ds4d.kv_return.payload", clause = "DS4D-OURS-16", length = function(v) return v["payload_bytes"] end, kind = "payload" }
   },
   rules = {
-    { clause = "DS4D-OURS-16", path = "layer_end", test = function(v) return (v["layer_start"] <= v["layer_end"]) end }
+    
   } }
 L[32] = { size = 36, short = "DS4D-OURS-16", trailing = "DS4D-OURS-16",
   fields = {
