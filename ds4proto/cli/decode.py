@@ -125,7 +125,8 @@ def cmd(
         writer = _writer(form, stream, columns, payload)
         for name in files:
             wait = _waiter(stop, until) if follow else None
-            live = follow or name == "-"  # somebody waits for the rows
+            # somebody waits for the rows of what grows
+            live = follow or name == "-" or not Path(name).is_file()
             decoder = CaptureDecoder(
                 name, payload=payload, dialect=dialect, follow=follow, wait=wait,
                 reorder=0 if live else ORDER_WINDOW,
@@ -203,8 +204,10 @@ def _roce(control: str, roce: str, form: str, stream: Any) -> int:
 
 def _must_open(name: str) -> None:
     """Raise what opening a capture raises, before anything is written."""
-    if name != "-" and (not Path(name).exists() or Path(name).is_dir()):
-        Path(name).open("rb").close()
+    path = Path(name)
+    # a pipe is opened once, by the one who reads it
+    if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
+        path.open("rb").close()
 
 
 class _Tally:

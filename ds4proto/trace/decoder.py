@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from os import PathLike
+from stat import S_ISREG
 from typing import Any, BinaryIO, Final, cast
 
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
@@ -176,16 +179,16 @@ class CaptureDecoder:
         return dict(self._reassembler.counts)
 
     def __iter__(self) -> Iterator[FrameRow]:
-        source, head = _peek(self._source)
-        if protocol_of(head) is not None:
-            self.plain_stream = True
-            for event in stream_file_events(source):
-                yield from self.decoder.feed(event)
-            return
-        if self._reorder:
-            yield from in_order(self._capture(source), self._reorder)
-        else:
-            yield from self._capture(source)
+        with ExitStack() as opened:
+            source, head = _peek(self._source, opened)
+            if protocol_of(head) is not None:
+                self.plain_stream = True
+                for event in stream_file_events(source):
+                    yield from self.decoder.feed(event)
+            elif self._reorder:
+                yield from in_order(self._capture(source), self._reorder)
+            else:
+                yield from self._capture(source)
 
     def _capture(self, source: Source) -> Iterator[FrameRow]:
         feed = self.decoder.feed
@@ -276,13 +279,17 @@ class _Peeked:
         return cast(bytes, self._read_some(size))
 
 
-def _peek(source: Source) -> tuple[Source, bytes]:
+def _peek(source: Source, opened: ExitStack) -> tuple[Source, bytes]:
     """Return a source that still gives everything, and its first bytes, unpacked."""
-    if isinstance(source, str | PathLike) and str(source) != "-":
-        with open(source, "rb") as file:  # noqa: PTH123 - either kind of path
-            return source, _unpacked(file.read(_PEEK))
     stream: BinaryIO
-    if isinstance(source, str | PathLike):
+    if isinstance(source, str | PathLike) and str(source) != "-":
+        file = opened.enter_context(
+            open(source, "rb", buffering=0)  # noqa: PTH123, SIM115 - either kind of path
+        )
+        if S_ISREG(os.fstat(file.fileno()).st_mode):
+            return source, _unpacked(file.read(_PEEK))
+        stream = cast(BinaryIO, file)  # a pipe can be opened once
+    elif isinstance(source, str | PathLike):
         import sys
 
         stream = sys.stdin.buffer

@@ -231,7 +231,10 @@ def output_file(path: str | None) -> Iterator[BinaryIO]:
         with target.open("wb") as stream:  # a pipe or a device: no name to take
             yield stream
         return
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
+    except OSError as error:  # name what was asked for, not the file beside it
+        raise OSError(error.errno, error.strerror, str(target)) from None
     try:
         with os.fdopen(handle, "wb") as stream:
             yield cast(BinaryIO, stream)

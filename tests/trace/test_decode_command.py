@@ -242,6 +242,20 @@ def test_rows_from_a_pipe_come_while_it_is_open() -> None:
     assert process.returncode == 0
 
 
+def test_a_named_pipe_is_read_once_from_its_first_byte(
+    decode: Decode, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = (
+        "import sys; open(sys.argv[2], 'wb').write(open(sys.argv[1], 'rb').read())"
+    )
+    with subprocess.Popen([sys.executable, "-c", command, str(THREE), str(pipe)]):
+        status, out, _ = decode(pipe)
+    assert status == 0
+    assert len(out.splitlines()) == 1 + 38
+
+
 def test_follow_sees_what_is_appended(tmp_path: Path) -> None:
     data = THREE.read_bytes()
     growing = tmp_path / "growing.pcap"

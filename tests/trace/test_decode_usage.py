@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,18 @@ def test_an_absent_file_is_told_before_anything_is_written(
         status, out, err = decode(*args)
         assert (status, out) == (2, "")
         assert err == f"ds4proto: {tmp_path / 'gone'}: No such file or directory\n"
+
+
+def test_a_folder_that_takes_no_file_is_told_by_the_name_asked_for(
+    decode: Decode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "/a/temporary/name")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    status, out, err = decode(THREE, "-o", tmp_path / "rows.txt")
+    assert (status, out) == (2, "")
+    assert f"ds4proto: {tmp_path / 'rows.txt'}: Permission denied" in err
 
 
 def test_what_is_no_capture_of_queue_pairs_is_named(
