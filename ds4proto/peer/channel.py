@@ -7,7 +7,9 @@ import os
 import select
 import socket
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final, NoReturn
 
 from ds4proto.peer.api import Address, Buf, Clock
@@ -25,6 +27,7 @@ _KINDS: Final[Mapping[int, LossKind]] = {
     errno.ENETUNREACH: "unreachable",
     errno.EADDRNOTAVAIL: "unreachable",
 }
+_FREE: Final = nullcontext()
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _READ: Final = select.POLLIN | select.POLLHUP | select.POLLERR
 _WRITE: Final = select.POLLOUT | select.POLLERR
@@ -80,6 +83,7 @@ class SocketChannel:
         self._sock = sock
         self._clock = clock
         self.tap = tap
+        self._order = threading.Lock()
         self._local = _address(sock.getsockname())
         self._remote = _address(_peer_name(sock))
         self._label = label or show_address(self._remote)
@@ -264,15 +268,17 @@ class SocketChannel:
         )
 
     def _try_send(self, pending: _Pending, partial: int) -> int:
-        try:
-            done = self._sock.sendmsg(pending.head())
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            self._fail(error, partial)
-        self._sent += done
-        if self.tap is not None:
-            self.tap.sent(pending.head(), done)
+        # a tap sees bytes before another thread shows it the answer to them
+        with self._order if self.tap is not None else _FREE:
+            try:
+                done = self._sock.sendmsg(pending.head())
+            except (BlockingIOError, InterruptedError):
+                return 0
+            except OSError as error:
+                self._fail(error, partial)
+            self._sent += done
+            if self.tap is not None:
+                self.tap.sent(pending.head(), done)
         pending.advance(done)
         return done
 
@@ -287,7 +293,8 @@ class SocketChannel:
         if got:
             self._received += got
             if self.tap is not None:
-                self.tap.received(view[:got])
+                with self._order:
+                    self.tap.received(view[:got])
         else:
             self._ended = True
             if self.tap is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dpkt
@@ -169,3 +170,49 @@ def test_ipv6_connections_are_recorded() -> None:
         a.close()
         b.close()
     assert _stream(_packets(out.getvalue()), a.local[1]) == b"six"
+
+
+class _Slow:
+    """A tap that is still busy with a request when the answer is read."""
+
+    def __init__(self, answered: Callable[[], None]) -> None:
+        self.order: list[str] = []
+        self._answered = answered
+        self._seen = threading.Event()
+
+    def sent(self, _bufs: Sequence[object], _count: int) -> None:
+        self._answered()
+        self._seen.wait(0.3)
+        self.order.append("sent")
+
+    def received(self, _data: memoryview) -> None:
+        self._seen.set()
+        self.order.append("received")
+
+    def finished(self, *, sent_by_us: bool) -> None:
+        pass
+
+    def closed(self, *, reset: bool, by_us: bool) -> None:
+        pass
+
+
+def test_an_answer_is_never_recorded_before_its_request() -> None:
+    """Two threads share a connection: one sends, the other reads."""
+    ours, theirs = loopback_pair(clock=SYSTEM_CLOCK)
+    until = SYSTEM_CLOCK.now() + 20
+
+    def read() -> None:
+        ours.recv_into(bytearray(8), deadline=until)
+
+    reader = threading.Thread(target=read)
+
+    def answer() -> None:
+        theirs.send([b"answer"], deadline=until)
+        reader.start()
+
+    ours.tap = tap = _Slow(answer)
+    ours.send([b"request"], deadline=until)
+    reader.join(20)
+    ours.close()
+    theirs.close()
+    assert tap.order == ["sent", "received"]
