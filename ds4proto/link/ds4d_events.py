@@ -266,3 +266,11 @@ class SnapshotFailed:
     """The transfer failed; close the connection, keep route and sessions."""
 
     fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReply:
+    """An answer of the private dialect; ``values`` by wire name."""
+
+    name: str
+    values: Mapping[str, Any]

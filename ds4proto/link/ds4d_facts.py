@@ -11,8 +11,8 @@ from ds4proto.link.ds4d_limits import MAX_NAME
 from ds4proto.link.ds4d_texts import cut
 from ds4proto.schema.declare import Limit
 from ds4proto.schema.ds4d_hello import HELLO
+from ds4proto.schema.ds4d_private import ALL_FORMATS, FORMATS, LOCAL_DECODE
 from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
-from ds4proto.schema.ds4d_private import FORMATS
 from ds4proto.schema.ds4d_work import PRIVATE_WIDTH_LIMIT, WIDTH_LIMIT
 from ds4proto.schema.registry import to_bytes
 
@@ -94,7 +94,8 @@ class WorkerFacts:
     """One worker: its model, its slice (inclusive) and what it can return.
 
     ``prefill_cap`` is the largest span its engine takes at once, in tokens; None
-    leaves that to the engine.
+    leaves that to the engine. ``local_decode`` tells of the whole model (private
+    dialect).
     """
 
     model: ModelFacts
@@ -104,10 +105,13 @@ class WorkerFacts:
     quant_bits: int = 2
     has_hidden: bool = True
     prefill_cap: int | None = None
+    local_decode: bool = False
 
     def hello(self, listen_port: int) -> Mapping[str, Any]:
         """Return the values of this worker's HELLO (DS4D-HELLO-20 to -27)."""
+        own = {"abilities": ALL_FORMATS | LOCAL_DECODE} if self.local_decode else {}
         return {
+            **own,
             "model_id": self.model.model_id,
             "quant_bits": self.quant_bits,
             "layer_start": self.layer_start,

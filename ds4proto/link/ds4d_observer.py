@@ -18,8 +18,10 @@ from ds4proto.schema.dialects import DEFAULT_DS4D
 from ds4proto.schema.dialects import dialect as find_dialect
 from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
 from ds4proto.schema.ds4d_private import FORMATS
+from ds4proto.schema.ds4d_private_frames import PRIVATE_FRAMES
+from ds4proto.schema.ds4d_work import KV_SPANS
 from ds4proto.schema.problem import Buf, Problem
-from ds4proto.schema.registry import Reading
+from ds4proto.schema.registry import Reading, read_body
 
 _RIVALS = {
     "HELLO": ("local-decode", "ds4proto"),
@@ -27,12 +29,21 @@ _RIVALS = {
     "RESULT": ("fodelf",),
 }
 """Dialects in which a frame that does not add up may be whole."""
+_PRIVATE_TYPES = frozenset(spec.code for spec in PRIVATE_FRAMES)
+"""Types that no other dialect has; their connections carry no HELLO."""
 _WIDTH_FIELDS = ("input_hc_bits", "payload_bits")
 _DIRECTIONS: tuple[Direction, Direction] = ("a>b", "b>a")
 _HELLO_V3_TYPES = (11, 12, 13)
 _TYPE_10 = 10
-_TO_WORKER = frozenset({"WORK", "SNAPSHOT_SAVE_REQ", "SNAPSHOT_LOAD_BEGIN"})
-_FROM_WORKER = frozenset({"HELLO", "RESULT", "SNAPSHOT_BEGIN", "SNAPSHOT_DONE"})
+_TO_WORKER = frozenset({"WORK", "SNAPSHOT_SAVE_REQ", "SNAPSHOT_LOAD_BEGIN"}) | {
+    "KV_CHECK",
+    "KV_FETCH",
+    "LOCAL_GENERATE",
+}
+_FROM_WORKER = frozenset({"HELLO", "RESULT", "SNAPSHOT_BEGIN", "SNAPSHOT_DONE"}) | {
+    "LOCAL_ANSWER",
+    "LOCAL_TOKENS",
+}
 
 
 class Ds4dObserver:
@@ -206,6 +217,8 @@ class Ds4dObserver:
         """Find the dialect of a type that the present one does not have."""
         if self._settled:
             return None
+        if code in _PRIVATE_TYPES:
+            return self._settle(PRIVATE_DIALECT)
         if code in _HELLO_V3_TYPES and self._seen_hello:
             return self._settle("hello-v3")
         # type 10 has three meanings; only its place right behind HELLO tells one
@@ -217,8 +230,7 @@ class Ds4dObserver:
 
     def _odd(self, entry: Entry, body: memoryview, reading: Reading) -> str | None:
         """Find the dialect of a frame that the present one cannot read whole."""
-        words = (reading.values.get(name) for name in _WIDTH_FIELDS)
-        if not self._settled and any(word in FORMATS for word in words):
+        if not self._settled and _is_private(entry, body, reading):
             return self._settle(PRIVATE_DIALECT)
         if self._settled or (reading.whole and entry.spec.name != "HELLO"):
             return None
@@ -240,6 +252,15 @@ class Ds4dObserver:
             if framer.dialect != dialect:
                 framer.set_dialect(dialect)
         return dialect
+
+
+def _is_private(entry: Entry, body: memoryview, reading: Reading) -> bool:
+    """Tell whether a frame names a format or asks for KV, and is sound so."""
+    v = reading.values
+    formats = any(v.get(name) in FORMATS for name in _WIDTH_FIELDS)
+    if not formats and not (entry.spec.name == "WORK" and v.get("flags", 0) & KV_SPANS):
+        return False
+    return not read_body(entry.spec, body, dialect=PRIVATE_DIALECT).problems
 
 
 def settled_candidates(dialect: str) -> list[tuple[str, str]]:

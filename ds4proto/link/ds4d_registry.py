@@ -23,6 +23,8 @@ class WorkerEntry:
         Counts registrations; the latest is the highest.
     handle : object
         The caller's own connection, never looked at.
+    abilities : int
+        Of a worker of the private dialect (``schema.ds4d_private.ABILITIES``).
     """
 
     host: str
@@ -34,6 +36,7 @@ class WorkerEntry:
     has_hidden: bool
     serial: int
     handle: Any = None
+    abilities: int = 0
 
     @property
     def key(self) -> tuple[str, int, int, int, bool]:
@@ -94,6 +97,7 @@ class Registry:
             bool(hello["has_hidden"]),
             self._serial,
             handle,
+            hello.get("abilities", 0),
         )
         replaced = self._entries.pop(entry.key, None)
         self._entries[entry.key] = entry

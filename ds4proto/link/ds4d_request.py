@@ -36,6 +36,7 @@ from ds4proto.link.ds4d_session import (
     Span,
 )
 from ds4proto.link.ds4d_work_link import WorkLink
+from ds4proto.schema.ds4d_work import KV_SPANS
 from ds4proto.schema.problem import Buf
 
 State = Literal["running", "draining", "rerouting", "done"]
@@ -289,7 +290,7 @@ class Request:
             "n_tokens": len(chunk.tokens),
             "layer_start": first.layer_start,
             "layer_end": first.layer_end,
-            "flags": chunk.flags,
+            "flags": chunk.flags | (KV_SPANS if self._settings.kv_spans else 0),
             "input_hc_bits": self._settings.bits,
             "route_count": len(self._route.workers),
             "route_index": 0,

@@ -38,7 +38,9 @@ class PrefillSettings:
         Evaluated chunks not yet written, 1..8.
     ack_only, pipeline : bool
     bits : int
-        Width of hidden state on the wire: 32, 16 or 8.
+        Width word of hidden state on the wire.
+    kv_spans : bool
+        Whether every hop sends the KV of each chunk to the last (DS4D-OURS-10).
     """
 
     prefill_cap: int = 4096
@@ -48,6 +50,7 @@ class PrefillSettings:
     ack_only: bool = True
     pipeline: bool = True
     bits: int = 32
+    kv_spans: bool = False
 
     def chunk_tokens(self) -> int:
         """Return the largest number of tokens of one chunk.

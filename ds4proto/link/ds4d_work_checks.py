@@ -21,6 +21,7 @@ from ds4proto.link.ds4d_texts import text
 from ds4proto.schema.ds4d_work import (
     ACK_ONLY,
     INPUT_HC,
+    KV_SPANS,
     OUTPUT_LOGITS,
     RESET_SESSION,
 )
@@ -85,6 +86,10 @@ def _flag(bit: int) -> Callable[[Work], bool]:
 _input, _logits = _flag(INPUT_HC), _flag(OUTPUT_LOGITS)
 
 
+def _flags(w: Work) -> int:
+    return FLAGS | KV_SPANS if w.facts.model.private else FLAGS
+
+
 def _f(w: Work, *names: str) -> tuple[Any, ...]:
     return tuple(w.fields[name] for name in names)
 
@@ -119,7 +124,7 @@ HEAD_CHECKS: Final = (
             *_f(w, "layer_start", "layer_end"),
         ),
     ),
-    Check("DS4D-WORK-07", lambda w: w.fields["flags"] & ~FLAGS != 0),
+    Check("DS4D-WORK-07", lambda w: w.fields["flags"] & ~_flags(w) != 0),
     Check("DS4D-WORK-08", lambda w: w.fields["n_tokens"] == 0),
     Check(
         "DS4D-WORK-09",

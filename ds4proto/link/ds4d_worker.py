@@ -14,6 +14,7 @@ from ds4proto.link.ds4d_forward import Forwarder
 from ds4proto.link.ds4d_frames import CODE, WORK_PART, error_frame
 from ds4proto.link.ds4d_intake import BadMagic, End, Frame
 from ds4proto.link.ds4d_limits import ERROR_BYTES
+from ds4proto.link.ds4d_local import DECODER_ONLY, TO_WORKER, read_local
 from ds4proto.link.ds4d_snapshot_server import (
     SAVE_PART,
     plan_chunk,
@@ -30,6 +31,7 @@ from ds4proto.link.ds4d_work_checks import (
 )
 from ds4proto.link.ds4d_worker_events import (
     DropSessions,
+    LocalFrame,
     PeerError,
     ShardFailed,
     ShardRestored,
@@ -116,7 +118,8 @@ class WorkerLink(Snapshots, Queue):
 
     Events: ``Transmit``, ``Close``, ``PeerError``, ``ResetSession``,
     ``EvaluateWork``, ``SaveShard``, ``LoadStarted``, ``LoadData``, ``LoadAborted``,
-    ``RestoreShard``, ``OpenForward``, ``DropSessions``, ``Violation``.
+    ``RestoreShard``, ``OpenForward``, ``DropSessions``, ``Violation``; in the private
+    dialect ``LocalFrame``, which is answered by writing to the connection.
     Commands: ``WorkEvaluated``, ``WorkFailed``, ``ShardSaved``, ``ShardFailed``,
     ``ShardRestored``. At most one of EvaluateWork, SaveShard and RestoreShard is open
     in the whole worker; its answer goes to the link that asked.
@@ -185,6 +188,8 @@ class WorkerLink(Snapshots, Queue):
             return SAVE_PART.size if size == SAVE_PART.size else 0
         if type_ == _LOAD:
             return plan_load(self.worker.facts, size, kept)
+        if type_ in TO_WORKER and self.worker.facts.model.private:
+            return size if size <= self._limits.max_body else 0
         return min(size, ERROR_BYTES) if type_ == _ERROR else 0
 
     def _plan_work(self, size: int, kept: memoryview) -> int:
@@ -226,10 +231,25 @@ class WorkerLink(Snapshots, Queue):
             words = kept(frame.body, ERROR_BYTES)
             self._emit(PeerError(words))
             self.abandon(f"peer sent ERROR: {words}", now)
+        elif frame.type in TO_WORKER and self.worker.facts.model.private:
+            self._local(frame, now)
         else:
-            fault = Fault("DS4D-WORKER-02", text("DS4D-WORKER-02"))
-            self._violate(fault, "header.type", now, at=frame.offset, fatal=True)
-            self.abandon(fault.text, now, last_words=error_frame(fault.text))
+            self._refuse(Fault("DS4D-WORKER-02", text("DS4D-WORKER-02")), frame, now)
+
+    def _refuse(self, fault: Fault, frame: Frame, now: float) -> None:
+        self._violate(fault, "header.type", now, at=frame.offset, fatal=True)
+        self.abandon(fault.text, now, last_words=error_frame(fault.text))
+
+    def _local(self, frame: Frame, now: float) -> None:
+        """Hand a frame of the private dialect out (DS4D-OURS-10 to -17)."""
+        name = TO_WORKER[frame.type].name
+        values = read_local(TO_WORKER, frame)
+        if name in DECODER_ONLY and not self.worker.facts.local_decode:
+            values = Fault("DS4D-OURS-17", text("DS4D-OURS-17"))
+        if isinstance(values, Fault):
+            self._refuse(values, frame, now)
+        else:
+            self._emit(LocalFrame(name, values))
 
     def _work(self, frame: Frame, now: float) -> None:
         work: Work | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ds4proto.schema.problem import Buf
 
@@ -23,6 +23,24 @@ class ResetSession:
 
 
 @dataclass(frozen=True, slots=True)
+class KvOrder:
+    """Send what the span adds to the KV to ``host``:``port`` (DS4D-OURS-10)."""
+
+    host: str
+    port: int
+    prefix_hash: int
+    result_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFrame:
+    """A frame of the private dialect's local decode; answer it on this connection."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluateWork:
     """Run the slice on one span; answer with ``WorkEvaluated`` or ``WorkFailed``.
 
@@ -36,6 +54,8 @@ class EvaluateWork:
     want : {"ack", "hidden", "logits", "forward"}
         Payload owed: none; all rows at ``bits``; f32le logits of the last token;
         all rows at ``bits`` for the next hop.
+    kv : KvOrder or None
+        Where the KV of the span goes as well (private dialect).
     """
 
     session: int
@@ -45,6 +65,7 @@ class EvaluateWork:
     hidden: memoryview | None
     bits: int
     want: Want
+    kv: KvOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ds4proto.link.ds4d_sessions import WorkerSession, judge_session
 from ds4proto.link.ds4d_work_checks import Work
 from ds4proto.link.ds4d_worker_events import (
     EvaluateWork,
+    KvOrder,
     OpenForward,
     ResetSession,
     Want,
@@ -30,6 +31,7 @@ from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
 from ds4proto.schema.ds4d_work import (
     ACK_ONLY,
     INPUT_HC,
+    KV_SPANS,
     OUTPUT_LOGITS,
     RESET_SESSION,
 )
@@ -192,6 +194,7 @@ class Queue(Endpoint):
                 work.hidden,
                 work.bits,
                 want,
+                _kv_order(work),
             )
         )
         return None
@@ -316,6 +319,13 @@ class Queue(Endpoint):
     def forward_ended(self, fault: Fault, now: float) -> None:
         """End this connection because a next worker's has ended."""
         raise NotImplementedError
+
+
+def _kv_order(work: Work) -> KvOrder | None:
+    f, last = work.fields, work.hops[-1]
+    if not f["flags"] & KV_SPANS:
+        return None
+    return KvOrder(last.host, last.port, f["prefix_hash"], f["result_hash"])
 
 
 def _check_size(due: Evaluation, size: int) -> None:

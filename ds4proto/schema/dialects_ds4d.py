@@ -195,6 +195,7 @@ DS4D_DIALECTS: tuple[Dialect, ...] = (
             "HELLO has a mark at 40 and a word of abilities at 44, the name at 48",
             "the width words of WORK and RESULT also name formats, from 0x101 on",
             "a stock HELLO is refused with an ERROR that names the dialect",
+            "WORK flag 0x100 and types 32..38: KV by spans, decoding at one worker",
         ),
         signs=(Sign("hello_fixed", 48, "HELLO body is 48 bytes and the model name"),),
         settles="where the model name starts in HELLO, or a width word above 0x100",

@@ -6,6 +6,7 @@ from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_common import HEADER, MAGIC, MODEL_IDS
 from ds4proto.schema.ds4d_forks import FORK_FRAMES
 from ds4proto.schema.ds4d_hello import ERROR, HELLO
+from ds4proto.schema.ds4d_private_frames import PRIVATE_FRAMES
 from ds4proto.schema.ds4d_records import ROUTE, ROUTE_RETURN, TELEMETRY
 from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS, RESULT
 from ds4proto.schema.ds4d_snapshot import (
@@ -36,6 +37,7 @@ FRAMES: tuple[FrameSpec, ...] = (
     SNAPSHOT_DONE,
     SNAPSHOT_LOAD_BEGIN,
     *FORK_FRAMES,
+    *PRIVATE_FRAMES,
 )
 
 __all__ = [

@@ -31,11 +31,16 @@ def ability(word: int) -> int:
     return 1 << (word - FORMAT_BASE - 1) if word in FORMATS else 0
 
 
-ABILITIES: Final = tuple(
-    Name(ability(word), name.upper(), f"takes and sends {name}")
-    for word, name in FORMATS.items()
+LOCAL_DECODE: Final = 0x10000
+"""Ability of a worker that holds the whole model and can decode alone."""
+ABILITIES: Final = (
+    *(
+        Name(ability(word), name.upper(), f"takes and sends {name}")
+        for word, name in FORMATS.items()
+    ),
+    Name(LOCAL_DECODE, "LOCAL_DECODE", "holds the whole model, can decode alone"),
 )
-ALL_ABILITIES: Final = sum(name.value for name in ABILITIES)
+ALL_FORMATS: Final = sum(map(ability, FORMATS))
 HELLO_WORDS: Final[tuple[FieldSpec, ...]] = (
     F(
         "private_mark",
@@ -48,10 +53,10 @@ HELLO_WORDS: Final[tuple[FieldSpec, ...]] = (
     F(
         "abilities",
         Int32ub,
-        "wire formats that the worker takes and sends",
+        "wire formats that the worker takes and sends, and what else it can do",
         flags=ABILITIES,
         dialects=PRIVATE,
-        default=ALL_ABILITIES,
+        default=ALL_FORMATS,
     ),
 )
 

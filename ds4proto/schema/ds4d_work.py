@@ -42,6 +42,8 @@ RESET_SESSION = 4
 ACK_ONLY = 8
 INPUT_HC_IPC = 0x10
 """anyei: the hidden tail is a slot descriptor."""
+KV_SPANS = 0x100
+"""ds4proto: each hop sends KV_INCREMENT to the last hop (DS4D-OURS-10)."""
 SLOT_DESCRIPTOR = 8
 """Bytes of a slot descriptor: slot and byte count, u32 each."""
 WORK_FLAGS = (
@@ -53,6 +55,7 @@ WORK_FLAGS = (
     Name(0x10, "DRAFT", "draft span", FODELF),
     Name(0x20, "VERIFY", "verify span", FODELF),
     Name(0x40, "VERIFY_CONT", "verify continues", FODELF),
+    Name(KV_SPANS, "KV_SPANS", "each hop sends the span's KV to the last", PRIVATE),
 )
 _KNOWN_FLAGS = INPUT_HC | OUTPUT_LOGITS | RESET_SESSION | ACK_ONLY
 _FORK_FLAGS = ANYEI | FODELF
@@ -231,7 +234,14 @@ WORK = frame(
                 "only the flags 1, 2, 4 and 8",
                 "bit 0x10 is a known fork extension (anyei: slot descriptor;"
                 " fodelf: draft)",
-                dialects=ALL - _FORK_FLAGS,
+                dialects=ALL - _FORK_FLAGS - PRIVATE,
+            ),
+            Rule(
+                "DS4D-OURS-10",
+                "flags",
+                lambda v: v["flags"] & ~(_KNOWN_FLAGS | KV_SPANS) == 0,
+                "only the flags 1, 2, 4, 8 and 0x100",
+                dialects=PRIVATE,
             ),
             Rule(
                 "DS4D-WORK-10",

@@ -152,3 +152,14 @@ def shard_size(shape: Shape, layers: Sequence[int], tokens: int) -> int:
     }
     tensors = layer_tensors(values, shape.ratios)
     return sum(tensor.nbytes for tensor in tensors if tensor.layer in layers)
+
+
+def span_size(shape: Shape, layers: Sequence[int], pos: int, tokens: int) -> int:
+    """Return the bytes that a span adds to the KV of some layers (DS4D-OURS-11)."""
+    total = 0
+    for layer in layers:
+        ratio = shape.ratios[layer]
+        more = (pos + tokens) // ratio - pos // ratio if ratio else 0
+        total += 4 * shape.head_dim * (min(tokens, shape.raw_window) + more)
+        total += 4 * shape.indexer_head_dim * (more if ratio == 4 else 0)
+    return total

@@ -101,7 +101,6 @@ def route(
                 bits=word,
                 dialect=PRIVATE,
                 chunk=16,
-                recorder=recorder,
             )
         )
         workers = [
@@ -135,7 +134,10 @@ def test_formats_over_three_toy_stages(name: str, head_here: bool) -> None:
 
 
 def test_what_crosses_is_recorded_and_decoded_without_a_fault(tmp_path: Path) -> None:
-    """Forwarded WORK on a connection without a HELLO settles the dialect too."""
+    """Forwarded WORK on a connection without a HELLO settles the dialect too.
+
+    The worker in the middle records: what comes to it, and what it forwards.
+    """
     path = tmp_path / "private.pcapng"
     with (
         Recorder(path) as recorder,
@@ -289,6 +291,23 @@ def test_a_worker_judges_the_width(
 ) -> None:
     size = 68 if bits >= 0x100 else 64
     body = memoryview(work(bits=bits, hidden=bytes(size)))[12:]
+    head = read_head(WorkerFacts(model, 5, 7, True), len(body), body)
+    fault = judge_work(head, body)
+    assert (fault and fault.text) == told
+
+
+@pytest.mark.parametrize(
+    ("model", "flag", "told"),
+    [
+        (TOY, 0x100, "invalid distributed WORK flags"),
+        (OURS, 0x100, None),
+        (OURS, 0x200, "invalid distributed WORK flags"),
+    ],
+)
+def test_the_flag_for_kv_belongs_to_the_dialect(
+    model: ModelFacts, flag: int, told: str | None
+) -> None:
+    body = memoryview(work(flags=1 | 2 | flag))[12:]
     head = read_head(WorkerFacts(model, 5, 7, True), len(body), body)
     fault = judge_work(head, body)
     assert (fault and fault.text) == told

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -166,6 +166,25 @@ class Engine(Protocol):
         tensors: Sequence[F32],
     ) -> None:
         """Take a layer's tensors; the caller has checked their sizes."""
+
+
+@runtime_checkable
+class KvSpans(Protocol):
+    """What an engine needs so that its KV can move span by span (DS4D-OURS-11)."""
+
+    def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
+        """Return what a layer keeps of the last ``count`` tokens, ``pos`` being first.
+
+        Raw rows, then compressed, then indexer rows.
+        """
+
+    def kv_extend(
+        self, session: Session, layer: int, pos: int, count: int, data: F32
+    ) -> None:
+        """Take such rows behind ``pos`` tokens; at 0 the layer starts anew.
+
+        The caller has checked their size, and lists the tokens.
+        """
 
 
 def check_span(

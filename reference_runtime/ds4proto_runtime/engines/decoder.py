@@ -376,3 +376,23 @@ class DecoderEngine:
         shape = (count, c.kv_heads, c.head_dim)
         cache.keys[:count] = keys.reshape(shape)
         cache.values[:count] = values.reshape(shape)
+
+    def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
+        """Return keys and values of ``count`` tokens, one row a token."""
+        cache: _Cache = session.state[layer]
+        span = slice(pos, pos + count)
+        rows = torch.cat(
+            (cache.keys[span].flatten(1), cache.values[span].flatten(1)), 1
+        )
+        return memoryview(rows.cpu().numpy().tobytes())
+
+    def kv_extend(
+        self, session: Session, layer: int, pos: int, count: int, data: F32
+    ) -> None:
+        """Take such rows; what lies behind them is never read."""
+        both = torch.from_numpy(data.reshape(count, -1).copy()).to(self._device)
+        cache: _Cache = session.state[layer]
+        for rows, part in zip(
+            (cache.keys, cache.values), both.chunk(2, 1), strict=True
+        ):
+            rows[pos : pos + count] = part.reshape(rows[pos : pos + count].shape)

@@ -222,3 +222,31 @@ class ToyEngine:
         if RATIOS[layer] == 4:
             state.indexer = [np.array(row) for row in tensors[4][: rows[1]]]
         session.state[layer] = state
+
+    def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
+        """Return what ``count`` tokens from ``pos`` on left in a layer."""
+        state: _Layer = session.state[layer]
+        rows = state.raw[len(state.raw) - min(count, WINDOW) :]
+        ratio = RATIOS[layer]
+        if ratio:
+            rows = rows + state.compressed[pos // ratio : (pos + count) // ratio]
+        if ratio == 4:
+            rows = rows + state.indexer[pos // ratio : (pos + count) // ratio]
+        return b"".join(row.tobytes() for row in rows)
+
+    def kv_extend(
+        self, session: Session, layer: int, pos: int, count: int, data: F32
+    ) -> None:
+        """Add such rows to a layer."""
+        if not pos:
+            session.state[layer] = _Layer()
+        state: _Layer = session.state[layer]
+        raw, ratio = min(count, WINDOW), RATIOS[layer]
+        more = (pos + count) // ratio - pos // ratio if ratio else 0
+        rows = data[: (raw + more) * HEAD_DIM].reshape(-1, HEAD_DIM).copy()
+        state.raw = [*state.raw, *rows[:raw]][-WINDOW:]
+        state.first = pos + count - len(state.raw)
+        state.compressed += list(rows[raw:])
+        if ratio == 4:
+            index = data[(raw + more) * HEAD_DIM :].reshape(-1, INDEX_DIM)
+            state.indexer += list(index.copy())

@@ -36,6 +36,8 @@ class Handover:
     predicted_bytes: int = 0
     cold: str = ""
     """Why there was a cold start; empty where there was none."""
+    waited: float = 0.0
+    """Seconds that the decoding side waited for KV on its way."""
 
 
 class LocalDecode:

@@ -13,6 +13,7 @@ from ds4proto.cli._output import printable, progress, stderr, write_json
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.link.ds4d_limits import DEFAULT
 from ds4proto.peer import Recorder
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
 from ds4proto_runtime import kv
 from ds4proto_runtime.cli.options import RunOptions
 from ds4proto_runtime.engines.base import Engine
@@ -28,6 +29,8 @@ from ds4proto_runtime.pipeline.generation import (
     generate,
     replay_check,
 )
+from ds4proto_runtime.pipeline.kv_spans import spans_of
+from ds4proto_runtime.pipeline.remote_decode import RemoteDecode
 from ds4proto_runtime.pipeline.report import show_hops, show_rates
 from ds4proto_runtime.pipeline.settings import SocketSettings, worker_limits
 from ds4proto_runtime.pipeline.worker import PipelineWorker
@@ -81,13 +84,16 @@ def _recording(options: RunOptions) -> Iterator[Recorder | None]:
 def _work(options: RunOptions, choice: models.ModelChoice) -> int:
     if options.layers is None or options.coordinator is None:
         raise AssertionError("cross-checked before")
-    if options.local_decode:
+    if options.local_decode and options.dialect != PRIVATE_DIALECT:
         raise WrongUsage(
-            "--local-decode of a worker needs the private dialect, which this build"
-            " does not speak; use --local-decode with --role coordinator"
+            f"--local-decode of a worker requires --dialect {PRIVATE_DIALECT};"
+            " stock peers: use --local-decode with --role coordinator"
         )
     layers = options.layers.resolve(choice.n_layers, coordinator=False)
-    engine = _load(options, choice, layers, head=options.layers.output)
+    loaded = range(choice.n_layers) if options.local_decode else layers
+    engine = _load(options, choice, loaded, head=options.layers.output)
+    if options.local_decode:
+        spans_of(engine)
     with _recording(options) as recorder:
         worker = PipelineWorker(
             engine,
@@ -97,6 +103,8 @@ def _work(options: RunOptions, choice: models.ModelChoice) -> int:
             sockets=SocketSettings.of(),
             profile=options.profile,
             dialect=options.dialect,
+            layers=layers,
+            local_decode=options.local_decode,
             recorder=recorder,
             log=say,
             debug=say if options.debug else lambda _line: None,
@@ -137,7 +145,11 @@ def _tokens(engine: Engine, prompt: str, start: list[int]) -> tuple[Any, list[in
 
 
 def _generate(
-    options: RunOptions, runs: Runs, ids: list[int], tokenizer: Any, engine: Engine
+    options: RunOptions,
+    runs: Runs | RemoteDecode,
+    ids: list[int],
+    tokenizer: Any,
+    engine: Engine,
 ) -> Generated:
     printed = ""
     seen: list[int] = []
@@ -154,16 +166,27 @@ def _generate(
             printed = whole
 
     with progress("prefill", len(ids)) as advance:
-        done = generate(
-            runs,
-            ids,
-            options.n_predict,
-            Sampler(options.temp, options.seed),
-            eos=tokenizer.eos,
-            room=engine.shape.ctx,
-            progress=advance,
-            each=each,
-        )
+        if isinstance(runs, RemoteDecode):
+            done = runs.generate(
+                ids,
+                options.n_predict,
+                temp=options.temp,
+                seed=options.seed,
+                eos=tokenizer.eos,
+                progress=advance,
+                each=each,
+            )
+        else:
+            done = generate(
+                runs,
+                ids,
+                options.n_predict,
+                Sampler(options.temp, options.seed),
+                eos=tokenizer.eos,
+                room=engine.shape.ctx,
+                progress=advance,
+                each=each,
+            )
     if not options.as_json:
         sys.stdout.write("\n")
     return done
@@ -196,7 +219,8 @@ def _coordinate(options: RunOptions, choice: models.ModelChoice, prompt: str) ->
     if options.layers is None or options.listen is None:
         raise AssertionError("cross-checked before")
     layers = options.layers.resolve(choice.n_layers, coordinator=True)
-    loaded = range(choice.n_layers) if options.local_decode else layers
+    whole = options.local_decode and options.dialect != PRIVATE_DIALECT
+    loaded = range(choice.n_layers) if whole else layers
     engine = _load(options, choice, loaded, head=True)
     with (
         _recording(options) as recorder,
@@ -239,7 +263,14 @@ def _one_prompt(
             return ExitCode.FAILED
         say(REPLAY_PASSED)
     more: dict[str, Any] = {}
-    if options.local_decode:
+    if options.local_decode and options.dialect == PRIVATE_DIALECT:
+        remote = RemoteDecode(coordinator, session, log=say)
+        try:
+            done = _generate(options, remote, ids, tokenizer, engine)
+            more["handover"] = remote.report(done)
+        finally:
+            remote.close()
+    elif options.local_decode:
         from ds4proto_runtime.pipeline.local_decode import LocalDecode
 
         local = LocalDecode(coordinator, session, log=say)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +21,7 @@ from ds4proto.link.ds4d_snapshot_client import ShardKey
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.schema.problem import Buf
 from ds4proto_runtime import kv
-from ds4proto_runtime.engines.base import F32, Engine
+from ds4proto_runtime.engines.base import F32, Engine, Session
 from ds4proto_runtime.pipeline import transfer
 from ds4proto_runtime.pipeline.activations import pack_late, unpack
 from ds4proto_runtime.pipeline.request import Drive, Progress
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from ds4proto.link.ds4d_registry import WorkerEntry
     from ds4proto.link.ds4d_route import Route
     from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
+
+
+OnSpan = Callable[[Session, tuple[int, ...], int], None]
+"""Told the state, the tokens and the first position of each evaluated span."""
 
 
 class PipelineError(Ds4ProtoError):
@@ -71,6 +75,7 @@ class Slice:
         self._bits, self._profile = bits, profile
         self.state = kv.open_slice(engine, layers)
         self.last: F32 | None = None
+        self.on_span: OnSpan | None = None
 
     def reset(self) -> None:
         """Empty it."""
@@ -81,6 +86,8 @@ class Slice:
         rows = self._engine.embed(tokens)
         rows = self._engine.run(self.state, rows, tokens, pos0)
         self.last = rows[-1]
+        if self.on_span is not None:
+            self.on_span(self.state, tokens, pos0)
         return pack_late(rows, self._bits, self._profile)
 
 
@@ -110,6 +117,11 @@ class PipelineSession:
     def checkpoint(self) -> int:
         """Tokens that every slice is known to hold."""
         return self._transcript.checkpoint
+
+    @property
+    def slice(self) -> Slice:
+        """The coordinator's own layers."""
+        return self._local
 
     @property
     def transcript(self) -> Transcript:
@@ -161,7 +173,7 @@ class PipelineSession:
                 hop.link if hop is not None else None,
                 tokens,
                 kind=kind,
-                settings=settings,
+                settings=replace(settings, kv_spans=self._local.on_span is not None),
                 fresh=fresh,
             )
             done = Drive(

@@ -36,7 +36,7 @@ def fetch(owner: PipelineCoordinator, entry: WorkerEntry, key: ShardKey) -> Buf:
     PipelineError
         With ds4's text.
     """
-    channel = _dial(owner, entry)
+    channel = dial(owner, entry)
     client = SaveClient(key, now=now(), limits=owner.limits)
     store: Buf = b""
     at = 0
@@ -74,7 +74,7 @@ def push(
     PipelineError
         With ds4's text.
     """
-    channel = _dial(owner, entry)
+    channel = dial(owner, entry)
     size = kv.size_of(parts)
     client = LoadClient(key, tokens, size, now=now(), limits=owner.limits)
     try:
@@ -103,7 +103,8 @@ def _error(event: SnapshotFailed) -> Exception:
     return PipelineError(event.fault.text)
 
 
-def _dial(owner: PipelineCoordinator, entry: WorkerEntry) -> SocketChannel:
+def dial(owner: PipelineCoordinator, entry: WorkerEntry) -> SocketChannel:
+    """Connect to a worker's data port; raises ``PipelineError``."""
     from ds4proto_runtime.pipeline.session import PipelineError
 
     try:

@@ -24,6 +24,7 @@ from ds4proto.link.ds4d_worker_events import (
     LoadAborted,
     LoadData,
     LoadStarted,
+    LocalFrame,
     OpenForward,
     PeerError,
     ResetSession,
@@ -41,6 +42,7 @@ from ds4proto_runtime.pipeline.dialling import (
     dial_reason,
 )
 from ds4proto_runtime.pipeline.line import SLICE_S, Line, now, tapped
+from ds4proto_runtime.pipeline.local_worker import LocalWorker
 from ds4proto_runtime.pipeline.settings import SocketSettings
 from ds4proto_runtime.pipeline.worker_engine import (
     EngineRoom,
@@ -69,6 +71,11 @@ class PipelineWorker:
     listen : tuple, optional
         Host and port of the data listener. By default a free port of the address that
         the control connection leaves from, which is where others find this worker.
+    dialect : {"upstream", "ds4proto"}
+    layers : range, optional
+        The slice, where the engine holds more than that.
+    local_decode : bool
+        The engine holds the whole model and may decode alone (private dialect).
     """
 
     def __init__(
@@ -81,17 +88,27 @@ class PipelineWorker:
         sockets: SocketSettings | None = None,
         profile: str = "strict",
         dialect: str = "upstream",
+        layers: range | None = None,
+        local_decode: bool = False,
         recorder: Recorder | None = None,
         log: Log = lambda _line: None,
         debug: Log = lambda _line: None,
     ) -> None:
-        self.facts = worker_facts(engine, dialect)
+        self.facts = worker_facts(engine, dialect, layers, local_decode=local_decode)
         self._machine = Worker(self.facts, limits=limits)
-        self._room = EngineRoom(engine, profile=profile, log=log)
+        self._room = EngineRoom(engine, profile=profile, log=log, layers=layers)
         self._coordinator, self._listen = coordinator, listen
         self._sockets = sockets or SocketSettings.of()
         self._recorder, self._log, self._debug = recorder, log, debug
         self._lock = threading.Lock()
+        self._local = LocalWorker(
+            self._room,
+            self._machine,
+            self._lock,
+            sockets=self._sockets,
+            recorder=recorder,
+            log=log,
+        )
         self._lines: dict[Machine, Line] = {}
         self._spools: dict[WorkerLink, Spool] = {}
         self._jobs: queue.SimpleQueue[tuple[WorkerLink, Job] | None]
@@ -134,6 +151,7 @@ class PipelineWorker:
                 lines = list(self._lines.values())
             for line in lines:
                 line.close()
+            self._local.close()
             evaluator.join(SLICE_S)
 
     def _thread(self, what: Callable[..., None], name: str, *args: Any) -> Any:
@@ -344,8 +362,13 @@ class PipelineWorker:
                 line.put_close()
         elif isinstance(event, ResetSession):
             self._room.reset(event.session)
+        elif isinstance(event, LocalFrame):
+            if line is not None:
+                asked, on = event, line
+                later.append(lambda: self._local.take(asked, on))
         elif isinstance(event, DropSessions):
             self._room.drop(event.sessions)
+            later.append(lambda: self._local.drop(event.sessions))
             self._log(text("sessions-dropped", len(event.sessions)))
         elif isinstance(event, OpenForward):
             self._thread(self._dial_next, "dial", event)

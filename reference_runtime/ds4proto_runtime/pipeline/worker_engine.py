@@ -36,16 +36,23 @@ Log = Callable[[str], None]
 Job = EvaluateWork | SaveShard | RestoreShard
 
 
-def worker_facts(engine: Engine, dialect: str = "upstream") -> WorkerFacts:
+def worker_facts(
+    engine: Engine,
+    dialect: str = "upstream",
+    layers: range | None = None,
+    *,
+    local_decode: bool = False,
+) -> WorkerFacts:
     """Return what a worker announces and checks of its slice."""
-    shape = engine.shape
+    shape, own = engine.shape, engine.layers if layers is None else layers
     return WorkerFacts(
         kv.model_facts(shape, dialect),
-        engine.layers.start,
-        engine.layers.stop - 1,
+        own.start,
+        own.stop - 1,
         engine.has_head,
         shape.quant_bits,
         prefill_cap=shape.prefill_cap,
+        local_decode=local_decode,
     )
 
 
@@ -82,10 +89,21 @@ class EngineRoom:
     ----------
     profile : str
         Numeric profile of the 8-bit encoder.
+    layers : range, optional
+        The slice, where the engine holds more than that.
+
+    Attributes
+    ----------
+    on_span : callable or None
+        Told each evaluated span whose KV goes elsewhere too, and its session.
     """
 
-    def __init__(self, engine: Engine, *, profile: str, log: Log) -> None:
+    def __init__(
+        self, engine: Engine, *, profile: str, log: Log, layers: range | None = None
+    ) -> None:
         self.engine = engine
+        self.layers = engine.layers if layers is None else layers
+        self.on_span: Callable[[EvaluateWork, Session], None] | None = None
         self.decoded = Decoded(engine.shape.hidden_values, profile)
         self._profile = profile
         self._log = log
@@ -95,7 +113,8 @@ class EngineRoom:
         """Return a session, empty if it is new."""
         found = self._sessions.get(number)
         if found is None:
-            found = self._sessions[number] = self.engine.open()
+            found = kv.open_slice(self.engine, self.layers)
+            self._sessions[number] = found
         return found
 
     def reset(self, number: int) -> None:
@@ -129,7 +148,10 @@ class EngineRoom:
             session.broken = True
             self._log(traceback.format_exc())
             return WorkFailed("layer-slice failed", touched=True)
-        return WorkEvaluated(payload, perf_counter() - started)
+        elapsed = perf_counter() - started
+        if job.kv is not None and self.on_span is not None:
+            self.on_span(job, session)
+        return WorkEvaluated(payload, elapsed)
 
     def _span(self, job: EvaluateWork, session: Session) -> Buf:
         engine, width = self.engine, self.engine.shape.hidden_values
@@ -165,7 +187,7 @@ class EngineRoom:
                 stack.callback(spool.close)
                 data = spool.data()
             try:
-                restored = kv.load_shard(self.engine, data, job.tokens)
+                restored = kv.load_shard(self.engine, data, job.tokens, self.layers)
             except EngineError as error:
                 return ShardFailed(str(error))
             except Exception:
