@@ -25,12 +25,15 @@ class Weights:
     Raises
     ------
     EngineError
-        If the file cannot be read, with the reason.
+        If the file is no model, with the reason.
+    OSError
+        If it cannot be opened.
     """
 
     def __init__(self, path: Path, device: str = "cpu") -> None:
         from gguf import GGUFReader
 
+        path.open("rb").close()  # a file that is not there is told by the system
         try:
             reader = GGUFReader(str(path))
         except (OSError, ValueError, KeyError, IndexError) as error:

@@ -145,3 +145,5 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF" + bytes(4))
     with pytest.raises(EngineError, match="not a readable GGUF file"):
         DecoderEngine(path)
+    with pytest.raises(FileNotFoundError):
+        DecoderEngine(tmp_path / "absent.gguf")
