@@ -171,7 +171,7 @@ class LocalWorker:
         layers = range(values["layer_start"], values["layer_end"] + 1)
         shape = self._engine.shape
         end = values["pos0"] + values["n_tokens"]
-        if not len(layers) or layers.stop > shape.n_layers or end > shape.ctx:
+        if not layers or layers.stop > shape.n_layers or end > shape.ctx:
             raise EngineError(
                 f"KV span of layers {layers.start}:{layers.stop - 1} up to token {end}:"
                 f" the model has {shape.n_layers} layers, the context {shape.ctx}"

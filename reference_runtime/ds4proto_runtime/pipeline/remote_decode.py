@@ -24,8 +24,6 @@ from ds4proto.schema.ds4d_private_frames import (
     COLD,
     EXACT,
     KV_CHECK,
-    KV_FETCH,
-    KV_RETURN,
     LAST,
     LOCAL_GENERATE,
     NO_TOKEN,
@@ -34,10 +32,10 @@ from ds4proto_runtime import handover
 from ds4proto_runtime.engines.base import F32, EngineError, Session
 from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
 from ds4proto_runtime.pipeline.generation import Generated, OverRoute, Progress
+from ds4proto_runtime.pipeline.kv_return import hand_back
 from ds4proto_runtime.pipeline.kv_spans import (
     KvSender,
     export,
-    extend,
     span_frame,
     spans_of,
 )
@@ -308,7 +306,16 @@ class RemoteDecode:
             return True
         started = perf_counter()
         try:
-            nbytes = self._return(at) if at < len(held) else 0
+            nbytes = 0
+            if at < len(held):
+                nbytes = hand_back(
+                    self._coordinator,
+                    self._session,
+                    self._decoder(),
+                    held,
+                    at,
+                    self._key,
+                )
         except (PipelineError, EngineError) as error:
             self._log(f"the tail was not taken back ({error}); all is prefilled anew")
             self._session.transcript.forget()
@@ -320,76 +327,6 @@ class RemoteDecode:
         predicted -= handover.span_size(shape, own, at, count)
         self.returned = Handover(nbytes, perf_counter() - started, predicted)
         return False
-
-    def _return(self, at: int) -> int:
-        """Fetch what was decoded from ``at`` on and give each slice its part."""
-        owner, held, total = self._coordinator, self._held, 0
-        with owner.route_lock:
-            workers = owner.door.route().workers
-            decoder = LocalRequests(owner, self._decoder())
-            try:
-                total += self._own_part(decoder, at)
-                for entry in workers:
-                    layers = range(entry.layer_start, entry.layer_end + 1)
-                    words = {
-                        **self._key(),
-                        "prefix_hash": token_hash(held[:at]),
-                        "result_hash": token_hash(held),
-                        "pos0": at,
-                        "n_tokens": len(held) - at,
-                    }
-                    tail = held[at:]
-                    if entry is workers[-1]:  # its rows lie there already
-                        empty = span_frame(
-                            words, layers, b"", spec=KV_RETURN, tokens=tail
-                        )
-                        decoder.one(empty)
-                        continue
-                    data = self._fetch(decoder, layers, at)
-                    total += len(data)
-                    self._push(entry, words, layers, data, tail)
-            finally:
-                decoder.close()
-            self._session.transcript.loaded(held)
-        return total
-
-    def _own_part(self, decoder: LocalRequests, at: int) -> int:
-        owner, state = self._coordinator, self._session.slice.state
-        data = self._fetch(decoder, owner.layers, at)
-        count = len(self._held) - at
-        extend(owner.engine, state, owner.layers, at, count, data)
-        state.tokens.extend(self._held[at:])
-        return len(data)
-
-    def _fetch(self, decoder: LocalRequests, layers: range, at: int) -> memoryview:
-        frame = local_frame(
-            KV_FETCH,
-            **self._key(),
-            layer_start=layers.start,
-            layer_end=layers.stop - 1,
-            pos0=at,
-            n_tokens=len(self._held) - at,
-        )
-        values = decoder.one(frame).values
-        same = values.get("result_hash") == token_hash(self._held)
-        if not same or tuple(values["tokens"]) != tuple(self._held[at:]):
-            raise PipelineError("the worker returned KV of another transcript")
-        return memoryview(values["payload"])
-
-    def _push(
-        self,
-        entry: WorkerEntry,
-        words: dict[str, int],
-        layers: range,
-        data: memoryview,
-        tail: list[int],
-    ) -> None:
-        requests = LocalRequests(self._coordinator, entry)
-        try:
-            frame = span_frame(words, layers, data, spec=KV_RETURN, tokens=tail)
-            requests.one(frame)
-        finally:
-            requests.close()
 
     # the comparison at the end
 
