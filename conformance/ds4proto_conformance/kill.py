@@ -48,6 +48,7 @@ def meet(fault: Fault, cases: Iterable[Case], *, patience: float = PATIENCE) -> 
         patience=patience,
         quiet=QUIET,
         connect=2.0,
+        ctx=256 if fault.role == "coordinator" else None,
         keep_frames=False,
     )
     runner = Runner(settings, loop_opener(fault))

@@ -221,7 +221,7 @@ class Hop:
 
     def work(self, clause: str = "DS4D-HELLO-16") -> Frame:
         """Return the next WORK."""
-        wait = self.peer.settings.wait(max(self.peer.settings.patience, 1.0))
+        wait = 2 * self.peer.patience
         found = self.wire.next(patience=wait)
         if isinstance(found, Ended) or found.name != "WORK":
             raise Deviation(clause, "a WORK", str(found))
@@ -248,8 +248,8 @@ class Hop:
         return work, before
 
     def first(self) -> Frame:
-        """Return a WORK with RESET that has not been answered."""
-        work, _ = self.until(lambda w: w["flags"] & 4)
+        """Return the first WORK of a session; it has not been answered."""
+        work, _ = self.until(lambda w: w["flags"] & 4 and w["request"] == 1)
         if work is None:
             raise Deviation("DS4D-COORD-12", "a WORK with RESET", "none came")
         return work

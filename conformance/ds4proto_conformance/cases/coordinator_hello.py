@@ -236,7 +236,7 @@ def split(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     wire = peer.dial()
     wire.send_pieces(peer.hello(), p["sizes"])
     peer.drive()
-    found = wire.next(patience=peer.settings.wait(max(1.0, peer.settings.patience)))
+    found = wire.next(patience=2 * peer.patience)
     if not isinstance(found, Frame) or found.name != "WORK":
         raise Deviation("DS4D-FRAME-06", "WORK for the registered worker", str(found))
 

@@ -37,6 +37,11 @@ def loop_opener(
             peer = SmallCoordinator(net, fault=fault)
             with threaded(net, peer.run, peer.stop, tester_listens=False) as found:
                 yield found
+        elif fault.role == "codec":
+            from ds4proto_conformance.peers.codec import codec_session
+
+            with codec_session(fault) as session:
+                yield session
         else:
             raise ValueError(f"no small peer of role {fault.role}")
 

@@ -1,0 +1,48 @@
+"""``ds4proto smoke``: what a peer is, in a few seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ds4proto.cli._output import printable, stdout, write_json
+from ds4proto.errors import ExitCode
+
+_HELP = """Name the dialect, the numeric profile and the limits of a peer.
+
+\b
+Examples:
+  ds4proto smoke --peer reference:worker
+  ds4proto smoke --peer tcp:10.0.0.5:5555 --role coordinator --json
+
+Exit status: 0 it answers as it should, 1 something failed, 3 it cannot be reached."""
+
+
+@click.command("smoke", help=_HELP)
+@click.option("--peer", required=True, help="The peer; see ds4proto check --help.")
+@click.option("--role", type=click.Choice(
+    ["coordinator", "worker", "tp-leader", "tp-worker", "codec"]))  # fmt: skip
+@click.option("--model", default="", help="GGUF file; only its header is read.")
+@click.option("--time-scale", default=1.0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
+def cmd(peer: str, role: str | None, model: str, time_scale: float, as_json: bool) -> int:
+    """Meet a peer and say what it is."""
+    from ds4proto.errors import PeerLost as Lost
+    from ds4proto_conformance.cli.check import _role_of
+    from ds4proto_conformance.front import run
+    from ds4proto_conformance.identity import profile_of
+    from ds4proto_conformance.settings import Settings
+
+    settings = Settings(peer, role or _role_of(peer), time_scale=time_scale, model=model)  # type: ignore[arg-type]
+    report, status = run(settings, "smoke")
+    if status is ExitCode.PEER_LOST:
+        raise Lost(str(report.footer.get("stopped")))
+    found: dict[str, Any] = profile_of(report)
+    if as_json:
+        write_json({"peer": peer, "exit": int(status), **found})
+        return status
+    console = stdout()
+    for name, value in found.items():
+        console.print(printable(f"{name:18} {value}"))
+    return status
