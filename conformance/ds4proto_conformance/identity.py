@@ -33,7 +33,8 @@ def profile_of(report: Report) -> dict[str, Any]:
     refused = {
         str(line["combination"].get("bits"))
         for line in report.cases.values()
-        if line["verdict"] in ("fail", "partial") and "bits" in line.get("combination", {})
+        if line["verdict"] in ("fail", "partial")
+        and "bits" in line.get("combination", {})
     }
     found["widths"] = [bits for bits in WIDTHS if str(bits) not in refused]
     found["verdicts"] = verdict_counts(report)
@@ -72,8 +73,12 @@ def _of_capture(path: str) -> dict[str, Any]:
         found.setdefault("dialect", row.dialect)
         if row.type == "HELLO" and "model_id" in row.fields:
             f = row.fields
-            found |= {"model_id": f["model_id"], "model_name": f.get("model_name"),
-                      "n_layers": f.get("n_layers"), "ctx": f.get("ctx_size")}  # fmt: skip
+            found |= {
+                "model_id": f["model_id"],
+                "model_name": f.get("model_name"),
+                "n_layers": f.get("n_layers"),
+                "ctx": f.get("ctx_size"),
+            }
         if "input_hc_bits" in row.fields:
             widths.add(row.fields["input_hc_bits"] or 32)
     found["widths"] = sorted(widths, reverse=True)
@@ -83,15 +88,28 @@ def _of_capture(path: str) -> dict[str, Any]:
 def fit(a: dict[str, Any], b: dict[str, Any]) -> tuple[list[str], list[int]]:
     """Return what keeps two peers apart, and the widths that both know."""
     reasons = []
-    for name in ("dialect", "model_id", "model_name", "n_layers", "hidden_values", "vocab"):
+    for name in (
+        "dialect",
+        "model_id",
+        "model_name",
+        "n_layers",
+        "hidden_values",
+        "vocab",
+    ):
         one, two = a.get(name), b.get(name)
         if one is not None and two is not None and one != two:
             reasons.append(f"{name}: {one} here, {two} there")
     for one, two in ((a, b), (b, a)):
-        if one["role"] == "coordinator" and (two.get("ctx") or 0) < (one.get("ctx") or 0):
-            reasons.append(f"context: the worker's {two.get('ctx')} is below"
-                           f" the coordinator's {one.get('ctx')}")  # fmt: skip
-    widths = [bits for bits in a.get("widths", WIDTHS) if bits in b.get("widths", WIDTHS)]
+        if one["role"] == "coordinator" and (two.get("ctx") or 0) < (
+            one.get("ctx") or 0
+        ):
+            reasons.append(
+                f"context: the worker's {two.get('ctx')} is below"
+                f" the coordinator's {one.get('ctx')}"
+            )
+    widths = [
+        bits for bits in a.get("widths", WIDTHS) if bits in b.get("widths", WIDTHS)
+    ]
     if not widths:
         reasons.append("no width that both know")
     one, two = a.get("numeric_profile"), b.get("numeric_profile")

@@ -160,9 +160,7 @@ class Bench:
         wait = self.settings.connect if seconds is None else seconds
         return SYSTEM_CLOCK.now() + self.settings.wait(wait)
 
-    def _wire(
-        self, channel: SocketChannel, name: str, *, dialled_by_us: bool
-    ) -> Wire:
+    def _wire(self, channel: SocketChannel, name: str, *, dialled_by_us: bool) -> Wire:
         line = self.transcript.line(name, "DS4D", dialled_by_us=dialled_by_us)
         wire = self._over(channel, line)
         self._wires.append(wire)

@@ -1,10 +1,10 @@
 """A codec command: vectors in on its stdin, answers out on its stdout.
 
 Every message is a big-endian u32 length and that many bytes. A request is: one byte
-operation (0 describe, 1 encode, 2 decode), the codec's name as 15 bytes padded with NUL,
-u32 count of f32 values, u32 rows, and the data: count f32 little-endian for encode,
-wire bytes for decode. An answer is: one byte status (0 done, 1 not supported, 2 refused)
-and the data, or a text.
+operation (0 describe, 1 encode, 2 decode), the codec's name as 15 bytes padded with
+NUL, u32 count of f32 values, u32 rows, and the data: count f32 little-endian for
+encode, wire bytes for decode. An answer is: one byte status (0 done, 1 not supported,
+2 refused) and the data, or a text.
 """
 
 from __future__ import annotations
@@ -68,18 +68,25 @@ class CodecBench(Bench):
         channel.recv_exact(prefix, deadline=deadline)
         size = int.from_bytes(prefix, "big")
         if not 1 <= size <= MAX_ANSWER:
-            raise Deviation("CODEC-E4M3-12", f"an answer of 1 to {MAX_ANSWER} bytes",
-                            f"a length of {size}")  # fmt: skip
+            raise Deviation(
+                "CODEC-E4M3-12",
+                f"an answer of 1 to {MAX_ANSWER} bytes",
+                f"a length of {size}",
+            )
         answer = bytearray(size)
         channel.recv_exact(answer, deadline=deadline)
         if self._line is not None:
             self._line.note(True, SYSTEM_CLOCK.now(), bytes(prefix + answer))
         return answer[0], bytes(answer[1:])
 
-    def _run(self, operation: int, name: str, count: int, rows: int, data: bytes) -> bytes:
+    def _run(
+        self, operation: int, name: str, count: int, rows: int, data: bytes
+    ) -> bytes:
         status, found = self.ask(operation, name, count, rows, data)
         if status == 1:
-            raise Unsupported(f"{name}: {found.decode('utf-8', 'replace') or 'not here'}")
+            raise Unsupported(
+                f"{name}: {found.decode('utf-8', 'replace') or 'not here'}"
+            )
         if status:
             text = found.decode("utf-8", "replace")
             raise Deviation("CODEC-E4M3-12", "an answer", f"status {status} {text!r}")
@@ -87,7 +94,9 @@ class CodecBench(Bench):
 
     def encode(self, name: str, values: Any, rows: int = 1) -> bytes:
         """Return the wire bytes of f32 values."""
-        return self._run(ENCODE, name, values.size, rows, values.astype("<f4").tobytes())
+        return self._run(
+            ENCODE, name, values.size, rows, values.astype("<f4").tobytes()
+        )
 
     def decode(self, name: str, wire: bytes, count: int, rows: int = 1) -> Any:
         """Return the values of wire bytes as f32."""
@@ -103,9 +112,13 @@ class CodecBench(Bench):
         if due == found:
             return
         if len(due) != len(found):
-            raise Deviation(clause, f"{len(due)} bytes of {what}", f"{len(found)} bytes")
+            raise Deviation(
+                clause, f"{len(due)} bytes of {what}", f"{len(found)} bytes"
+            )
         at = next(i for i, (a, b) in enumerate(zip(due, found, strict=True)) if a != b)
         number = sum(a != b for a, b in zip(due, found, strict=True))
-        raise Deviation(clause, f"{what}: byte {at} is {due[at]:#04x}",
-                        f"{found[at]:#04x}; {number} of {len(due)} bytes differ")  # fmt: skip
-
+        raise Deviation(
+            clause,
+            f"{what}: byte {at} is {due[at]:#04x}",
+            f"{found[at]:#04x}; {number} of {len(due)} bytes differ",
+        )

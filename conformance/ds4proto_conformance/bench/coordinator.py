@@ -44,15 +44,22 @@ class CoordinatorBench(Bench):
         """Learn the model from refusals, and the own slice from the first WORK."""
         self.begin(self.settings.seed)
         f, told = self.facts, self.settings
-        f.model_id = int(self._probe(r"worker=\d+ coordinator=(\d+)", model_id=0xFFFFFFF0))
+        f.model_id = int(
+            self._probe(r"worker=\d+ coordinator=(\d+)", model_id=0xFFFFFFF0)
+        )
         f.model_name = self._probe(r"worker=.* coordinator=(.*)", model_name=b"?")
         f.n_layers = told.n_layers or int(
             self._probe(r"worker=\d+ coordinator=(\d+)", n_layers=0xFFFFFFF0)
         )
         f.ctx = told.ctx or int(
-            self._probe(r"worker=\d+ coordinator=(\d+)", default="0", ctx_size=0,
-                        layer_start=f.n_layers - 1, layer_end=f.n_layers - 1)
-        )  # fmt: skip
+            self._probe(
+                r"worker=\d+ coordinator=(\d+)",
+                default="0",
+                ctx_size=0,
+                layer_start=f.n_layers - 1,
+                layer_end=f.n_layers - 1,
+            )
+        )
         answers = candidates(f.model_id, f.model_name, told.model)
         f.hidden_values = told.hidden_values or answers[0].hidden_values
         f.vocab = told.vocab or answers[0].vocab
@@ -151,7 +158,9 @@ class CoordinatorBench(Bench):
     def hello(self, **changes: Any) -> bytes:
         """Return the HELLO of a worker that completes the route, but for changes."""
         f = self.facts
-        name = changes.pop("model_name", f.model_name.encode("utf-8", "surrogateescape"))
+        name = changes.pop(
+            "model_name", f.model_name.encode("utf-8", "surrogateescape")
+        )
         body = changes.pop("body", None)
         last = max(0, f.n_layers - 1)
         words = {
@@ -201,7 +210,9 @@ class CoordinatorBench(Bench):
 
             other = texts.owner(found.message)
             if other is not None or not found.message:
-                raise Deviation(clause, f"the text {text!r}", f"{found.message!r} ({other})")
+                raise Deviation(
+                    clause, f"the text {text!r}", f"{found.message!r} ({other})"
+                )
             self.concept(f"refused in other words: {found.message!r}")
         wire.closed("DS4D-ERROR-02", "a close behind ERROR")
 
@@ -298,28 +309,35 @@ class Hop:
 
     def fail(self, work: Frame, text: bytes = b"layer-slice failed") -> None:
         """Send a refusal."""
-        self.answer(work, status=1, kind=0, bits=0, result_hash=0, telemetry=b"",
-                    payload=text)  # fmt: skip
+        self.answer(
+            work, status=1, kind=0, bits=0, result_hash=0, telemetry=b"", payload=text
+        )
 
     def given_up(self, clause: str) -> None:
         """Take it that the coordinator ends this connection over our last frame."""
         found = self.wire.next()
         if isinstance(found, Frame) or found.how == "silence":
-            raise Deviation(clause, "the worker to be dropped, its connection closed",
-                            str(found))  # fmt: skip
+            raise Deviation(
+                clause, "the worker to be dropped, its connection closed", str(found)
+            )
 
     def accepted(self, clause: str) -> Frame:
         """Take it that our answer was taken: the next WORK goes on, no replay."""
-        found = self.work(clause)
-        return found
+        return self.work(clause)
 
 
 def _post(url: str) -> None:
     import json
     from urllib.request import Request, urlopen
 
-    body = json.dumps({"model": "ds4", "prompt": "one two three", "max_tokens": 4,
-                       "messages": [{"role": "user", "content": "one two"}]})  # fmt: skip
+    body = json.dumps(
+        {
+            "model": "ds4",
+            "prompt": "one two three",
+            "max_tokens": 4,
+            "messages": [{"role": "user", "content": "one two"}],
+        }
+    )
     request = Request(url, body.encode(), {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=60) as answer:

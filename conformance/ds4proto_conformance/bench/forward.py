@@ -38,7 +38,10 @@ class Relay:
 
     def make(self, *args: Any, **changes: Any) -> Work:
         """Return a WORK for both hops; arguments as for ``WorkerBench.make``."""
-        hops = changes.pop("hops", None) or [self.peer.hop(flags=0), self.peer.next_hop()]
+        hops = changes.pop("hops", None) or [
+            self.peer.hop(flags=0),
+            self.peer.next_hop(),
+        ]
         return self.peer.make(*args, hops=hops, logits=False, **changes)
 
     def send(self, work: Work) -> Work:
@@ -87,7 +90,9 @@ class Relay:
             "kind": LOGITS,
             "bits": 32,
             "telemetry": self.record(seen),
-            "payload": bytes(self.peer.rng.randbytes(4 * (self.peer.facts.vocab or 64))),
+            "payload": bytes(
+                self.peer.rng.randbytes(4 * (self.peer.facts.vocab or 64))
+            ),
         }
         request = changes.pop("request", seen["request"])
         return b"".join(map(bytes, result_frame(request, **{**values, **changes})))
@@ -113,6 +118,12 @@ class Relay:
             if isinstance(found, memoryview):
                 found = bytes(found)
             if found != value:
-                shown = f"{len(found)} bytes" if isinstance(found, bytes) else str(found)
-                wanted = f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
-                raise Deviation(clause, f"{name} {wanted}", f"{name} {shown}, not equal")
+                shown = (
+                    f"{len(found)} bytes" if isinstance(found, bytes) else str(found)
+                )
+                wanted = (
+                    f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
+                )
+                raise Deviation(
+                    clause, f"{name} {wanted}", f"{name} {shown}, not equal"
+                )

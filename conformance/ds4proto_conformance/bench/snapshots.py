@@ -81,8 +81,14 @@ class Snapshots:
         if begin["status"]:
             raise Deviation("DS4D-SNAP-54", "the shard", str(begin))
         due = self.words(session, tokens, **lies)
-        for name in ("model_id", "session", "request", "token_hash", "layer_start",
-                     "layer_end"):  # fmt: skip
+        for name in (
+            "model_id",
+            "session",
+            "request",
+            "token_hash",
+            "layer_start",
+            "layer_end",
+        ):
             if begin[name] != due[name]:
                 raise Deviation("DS4D-SNAP-54", f"{name} {due[name]}", str(begin[name]))
         size = begin["payload_size"]
@@ -100,13 +106,17 @@ class Snapshots:
     def _chunk(self, chunk: Frame, missing: int) -> None:
         size = len(chunk["data"])
         if chunk["request"] != self.request:
-            raise Deviation("DS4D-SNAP-52", f"request {self.request}",
-                            str(chunk["request"]))  # fmt: skip
+            raise Deviation(
+                "DS4D-SNAP-52", f"request {self.request}", str(chunk["request"])
+            )
         if size > missing:
             raise Deviation("DS4D-SNAP-58", f"at most {missing} bytes", f"{size} bytes")
         if size < min(missing, 8 << 20):
-            raise Deviation("DS4D-SNAP-57", "full chunks but for the last",
-                            f"{size} bytes, {missing} were missing")  # fmt: skip
+            raise Deviation(
+                "DS4D-SNAP-57",
+                "full chunks but for the last",
+                f"{size} bytes, {missing} were missing",
+            )
 
     def refused(self, begin: Frame, clause: str, session: int | None = None) -> None:
         """Take it that a save was refused for the reason that a clause gives."""
@@ -152,7 +162,12 @@ class Snapshots:
         self.wire.send(b"".join(map(bytes, framed(SNAPSHOT_CHUNK, parts))))
 
     def load(
-        self, session: int, tokens: Sequence[int], shard: bytes, *, pieces: int = 1 << 20
+        self,
+        session: int,
+        tokens: Sequence[int],
+        shard: bytes,
+        *,
+        pieces: int = 1 << 20,
     ) -> None:
         """Load a shard, and take it that the worker accepts it."""
         self.begin_load(session, tokens, len(shard))
@@ -166,7 +181,9 @@ class Snapshots:
         if done["status"]:
             raise Deviation(clause, "success", str(done))
         if done["request"] != self.request:
-            raise Deviation("DS4D-SNAP-53", f"request {self.request}", str(done["request"]))
+            raise Deviation(
+                "DS4D-SNAP-53", f"request {self.request}", str(done["request"])
+            )
         return done
 
     def load_refused(self, clause: str) -> Frame:
@@ -177,13 +194,20 @@ class Snapshots:
         if clause != "DS4D-SNAP-21":  # the engine's own words
             refusal(self.peer, done.message, clause)
         if done["request"] != self.request:
-            raise Deviation("DS4D-SNAP-53", f"request {self.request}", str(done["request"]))
+            raise Deviation(
+                "DS4D-SNAP-53", f"request {self.request}", str(done["request"])
+            )
         return done
 
     def serves(self, session: int, tokens: Sequence[int], clause: str) -> bytes:
         """Take it that the session goes on behind these tokens; return the payload."""
         hidden = bytes(self.peer.facts.hidden_bytes(1, 32))
-        work = self.peer.make((7,), pos0=len(tokens), prefix=tokens, reset=False,
-                              session=session,
-                              hidden=hidden if self.peer.facts.layer_start else b"")  # fmt: skip
+        work = self.peer.make(
+            (7,),
+            pos0=len(tokens),
+            prefix=tokens,
+            reset=False,
+            session=session,
+            hidden=hidden if self.peer.facts.layer_start else b"",
+        )
         return self.peer.answer(self.peer.send(work)).served(clause).payload

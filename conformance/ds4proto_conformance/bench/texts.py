@@ -1,4 +1,4 @@
-"""Error texts of the clauses: which one is it, and does it fit its pattern?"""
+"""Error texts of the clauses: which one a message is, and whether it fits."""
 
 from __future__ import annotations
 

@@ -85,9 +85,7 @@ class WorkerBench(Bench):
         """Return the control connection, a new one where the last has ended."""
         if self._control is not None and self._control.open:
             return self._control
-        channel = self.connections.channel(
-            "control", fresh=True, deadline=self._soon()
-        )
+        channel = self.connections.channel("control", fresh=True, deadline=self._soon())
         line = self.transcript.line("control", "DS4D", dialled_by_us=False)
         wire = self._control = self._over(channel, line)
         self._fresh = 0
@@ -214,7 +212,7 @@ class WorkerBench(Bench):
             return b""
         size = count * self.facts.hidden_values
         values = np.random.default_rng(self.rng.randrange(1 << 32)).uniform(-2, 2, size)
-        half = "bf16" if self.settings.half == "bf16" else "f16"
+        half: Any = self.settings.half
         codec = activation_codec(bits if bits in (8, 16, 32) else 32, half=half)
         return bytes(codec.encode(values.astype(np.float32), rows=count))
 

@@ -14,7 +14,9 @@ from ds4proto_conformance.wire import Frame
 Lies = Callable[[CoordinatorBench, Any], tuple[dict[str, Any], tuple[object, ...]]]
 
 
-def refusal(name: str, number: str, about: str, values: tuple[Any, ...], lies: Lies) -> None:
+def refusal(
+    name: str, number: str, about: str, values: tuple[Any, ...], lies: Lies
+) -> None:
     """Declare the case of one check that is answered by ERROR."""
     clause = f"DS4D-HELLO-{number}"
 
@@ -35,33 +37,91 @@ def refusal(name: str, number: str, about: str, values: tuple[Any, ...], lies: L
     )(body)
 
 
-refusal("model-id", "06", "Another model id.", (1, 7), lambda p, v: (
-    {"model_id": p.facts.model_id + v},
-    (p.facts.model_id + v, p.facts.model_id)))  # fmt: skip
-refusal("model-name", "07", "Another name, byte for byte.", (b"", b"other", b"n" * 127),
-        lambda p, v: ({"model_name": v}, (v.decode(), p.facts.model_name)))  # fmt: skip
-refusal("n-layers", "08", "Another number of layers.", (1, 0xFFFF), lambda p, v: (
-    {"n_layers": p.facts.n_layers + v}, (p.facts.n_layers + v, p.facts.n_layers)))  # fmt: skip
-refusal("quant", "09", "Quant labels other than 2 and 4.", (0, 1, 3, 8), lambda p, v: (
-    {"quant_bits": v}, (v,)))  # fmt: skip
-refusal("has-output", "10", "has_output is 0 or 1.", (2, 0xFFFFFFFF), lambda p, v: (
-    {"has_output": v}, (v,)))  # fmt: skip
-refusal("has-hidden", "11", "has_hidden is 0 or 1.", (2, 0xFFFFFFFF), lambda p, v: (
-    {"has_hidden": v}, (v,)))  # fmt: skip
-refusal("layer-range", "12", "A range past the last layer, or turned round.",
-        ("end", "start", "turned", "huge"), lambda p, v: _range(p, v))  # fmt: skip
-refusal("head-early", "13", "The head without the final layer.", (1, 2), lambda p, v: (
-    {"layer_start": 1, "layer_end": p.facts.n_layers - 1 - v},
-    (1, p.facts.n_layers - 1 - v, p.facts.n_layers)))  # fmt: skip
-refusal("ports", "15", "Ports 0 and above 65535.", (0, 65536, 0xFFFFFFFF),
-        lambda p, v: ({"listen_port": v}, (v,)))  # fmt: skip
-
-
-def _range(peer: CoordinatorBench, kind: str) -> tuple[dict[str, Any], tuple[object, ...]]:
+def _range(
+    peer: CoordinatorBench, kind: str
+) -> tuple[dict[str, Any], tuple[object, ...]]:
     n = peer.facts.n_layers
-    start, end = {"end": (1, n), "start": (n, n), "turned": (3, 2),
-                  "huge": (1, 0xFFFFFFFF)}[kind]  # fmt: skip
+    start, end = {
+        "end": (1, n),
+        "start": (n, n),
+        "turned": (3, 2),
+        "huge": (1, 0xFFFFFFFF),
+    }[kind]
     return {"layer_start": start, "layer_end": end, "has_output": 0}, (start, end, n)
+
+
+refusal(
+    "model-id",
+    "06",
+    "Another model id.",
+    (1, 7),
+    lambda p, v: (
+        {"model_id": p.facts.model_id + v},
+        (p.facts.model_id + v, p.facts.model_id),
+    ),
+)
+refusal(
+    "model-name",
+    "07",
+    "Another name, byte for byte.",
+    (b"", b"other", b"n" * 127),
+    lambda p, v: ({"model_name": v}, (v.decode(), p.facts.model_name)),
+)
+refusal(
+    "n-layers",
+    "08",
+    "Another number of layers.",
+    (1, 0xFFFF),
+    lambda p, v: (
+        {"n_layers": p.facts.n_layers + v},
+        (p.facts.n_layers + v, p.facts.n_layers),
+    ),
+)
+refusal(
+    "quant",
+    "09",
+    "Quant labels other than 2 and 4.",
+    (0, 1, 3, 8),
+    lambda _p, v: ({"quant_bits": v}, (v,)),
+)
+refusal(
+    "has-output",
+    "10",
+    "has_output is 0 or 1.",
+    (2, 0xFFFFFFFF),
+    lambda _p, v: ({"has_output": v}, (v,)),
+)
+refusal(
+    "has-hidden",
+    "11",
+    "has_hidden is 0 or 1.",
+    (2, 0xFFFFFFFF),
+    lambda _p, v: ({"has_hidden": v}, (v,)),
+)
+refusal(
+    "layer-range",
+    "12",
+    "A range past the last layer, or turned round.",
+    ("end", "start", "turned", "huge"),
+    _range,
+)
+refusal(
+    "head-early",
+    "13",
+    "The head without the final layer.",
+    (1, 2),
+    lambda p, v: (
+        {"layer_start": 1, "layer_end": p.facts.n_layers - 1 - v},
+        (1, p.facts.n_layers - 1 - v, p.facts.n_layers),
+    ),
+)
+refusal(
+    "ports",
+    "15",
+    "Ports 0 and above 65535.",
+    (0, 65536, 0xFFFFFFFF),
+    lambda _p, v: ({"listen_port": v}, (v,)),
+)
 
 
 @case(
@@ -106,8 +166,11 @@ def _order(first: str, second: str, lies: dict[str, Any]) -> None:
         wire.send(peer.hello(**lies))
         found = wire.frame("ERROR", clause)
         if not fits(clause, found.message):
-            raise Deviation(clause, f"the text of check {first}",
-                            f"{found.message!r} ({owner(found.message)})")  # fmt: skip
+            raise Deviation(
+                clause,
+                f"the text of check {first}",
+                f"{found.message!r} ({owner(found.message)})",
+            )
 
     body.__doc__ = f"Of two faults, check {first} is answered before check {second}."
     body.__qualname__ = f"hello_order_{first}"
@@ -124,8 +187,13 @@ for _row in ORDER:
     _order(*_row)
 
 
-def unreadable(name: str, number: str, about: str, values: tuple[Any, ...],
-               make: Callable[[CoordinatorBench, Any], bytes]) -> None:  # fmt: skip
+def unreadable(
+    name: str,
+    number: str,
+    about: str,
+    values: tuple[Any, ...],
+    make: Callable[[CoordinatorBench, Any], bytes],
+) -> None:
     """Declare the case of first bytes that are not worth an answer."""
     clause = f"DS4D-HELLO-{number}"
 
@@ -144,17 +212,41 @@ def unreadable(name: str, number: str, about: str, values: tuple[Any, ...],
     )(body)
 
 
-unreadable("magic", "01", "Another magic: a close without a frame.",
-           (b"DS4T", b"\xa5" * 4, b"GET "),
-           lambda p, v: v + p.hello()[4:] + bytes(40))  # fmt: skip
-unreadable("other-type", "02", "Another first frame than HELLO.", (3, 4, 99),
-           lambda p, v: b"DS4D" + v.to_bytes(4, "big") + p.hello()[8:])  # fmt: skip
-unreadable("length", "03", "A body below 40 or above 167 bytes.", (39, 168, 3000),
-           lambda p, v: p.hello(body=bytes(v)))  # fmt: skip
-unreadable("name-length", "04", "A name length that does not fit the body.", (1, -1, 90),
-           lambda p, v: p.hello(model_name_len=len(p.facts.model_name.encode()) + v))  # fmt: skip
-unreadable("name-nul", "05", "A name that holds a NUL.", (0, 2),
-           lambda p, v: p.hello(model_name=_nul(p, v)))  # fmt: skip
+unreadable(
+    "magic",
+    "01",
+    "Another magic: a close without a frame.",
+    (b"DS4T", b"\xa5" * 4, b"GET "),
+    lambda p, v: v + p.hello()[4:] + bytes(40),
+)
+unreadable(
+    "other-type",
+    "02",
+    "Another first frame than HELLO.",
+    (3, 4, 99),
+    lambda p, v: b"DS4D" + v.to_bytes(4, "big") + p.hello()[8:],
+)
+unreadable(
+    "length",
+    "03",
+    "A body below 40 or above 167 bytes.",
+    (39, 168, 3000),
+    lambda p, v: p.hello(body=bytes(v)),
+)
+unreadable(
+    "name-length",
+    "04",
+    "A name length that does not fit the body.",
+    (1, -1, 90),
+    lambda p, v: p.hello(model_name_len=len(p.facts.model_name.encode()) + v),
+)
+unreadable(
+    "name-nul",
+    "05",
+    "A name that holds a NUL.",
+    (0, 2),
+    lambda p, v: p.hello(model_name=_nul(p, v)),
+)
 
 
 def _nul(peer: CoordinatorBench, at: int) -> bytes:

@@ -21,8 +21,15 @@ def start(peer: CoordinatorBench, **changes: Any) -> Hop:
     return hop
 
 
-def transport(name: str, number: str, about: str, values: tuple[Any, ...], make: Bad,
-              *, mutant: str = "") -> None:  # fmt: skip
+def transport(
+    name: str,
+    number: str,
+    about: str,
+    values: tuple[Any, ...],
+    make: Bad,
+    *,
+    mutant: str = "",
+) -> None:
     """Declare the case of an answer that costs the worker its connection."""
     clause = f"DS4D-RESULT-{number}"
 
@@ -58,38 +65,115 @@ def _header(code: int, size: int) -> bytes:
     return b"DS4D" + code.to_bytes(4, "big") + size.to_bytes(4, "big") + bytes(size)
 
 
-transport("bad-magic", "02", "Another magic where a RESULT is due.", (b"DS4T", b"\xa5" * 4),
-          lambda h, w, v: v + h.result(w)[4:])  # fmt: skip
-transport("other-frame", "03", "Another frame where a RESULT is due.", (2, 3, 99),
-          lambda _h, _w, v: _header(v, 44))  # fmt: skip
-transport("short-body", "03", "A RESULT body below 40 bytes.", (0, 39),
-          lambda _h, _w, v: _header(4, v))  # fmt: skip
-transport("telemetry-count", "04", "telemetry_count that does not fit its bytes.", (1, 5),
-          lambda h, w, v: _patched(h, w, 6, v))  # fmt: skip
-transport("telemetry-bytes", "04", "telemetry_bytes beside the count, or past the body.",
-          (1, 40, 1 << 20), lambda h, w, v: _patched(h, w, 7, v))  # fmt: skip
-transport("payload-bytes", "04", "payload_bytes that is not the rest.", (1, -4, 1 << 20),
-          lambda h, w, v: _patched(h, w, 8, v))  # fmt: skip
-transport("request-id", "05", "Another request id than the oldest WORK's.", (1, -1, 77),
-          lambda h, w, v: h.result(w, request=w["request"] + v))  # fmt: skip
-transport("request-upper-half", "05", "An id that differs in its upper half.", (1, 9),
-          lambda h, w, v: h.result(w, request=w["request"] + (v << 32)))  # fmt: skip
-transport("hidden-width", "07", "A HIDDEN_STATE of a width that is none.", (7, 64, 1),
-          lambda h, w, v: h.result(w, kind=HIDDEN_STATE, bits=v,
-                                   payload=bytes(h.peer.facts.hidden_bytes(1, 32))))  # fmt: skip
-transport("result-hash", "08", "Another result hash.", (1, 1 << 40),
-          lambda h, w, v: h.result(w, result_hash=w["result_hash"] ^ v))  # fmt: skip
-transport("unknown-kind", "09", "A result kind that nobody defined.", (3, 7, 0xFFFFFFFF),
-          lambda h, w, v: h.result(w, kind=v, bits=32,
-                                   payload=bytes(4 * (h.peer.facts.vocab or 64))))  # fmt: skip
-transport("logits-size", "09", "LOGITS of another size than the vocabulary.", (-4, 4, -999),
-          lambda h, w, v: h.result(w, kind=LOGITS, bits=32, payload=bytes(
-              max(0, 4 * (h.peer.facts.vocab or 64) + v) & ~3)))  # fmt: skip
-transport("ack-not-asked", "09", "An ACK for a request that asked for more.", (0,),
-          lambda h, w, v: h.result(w, kind=ACK, bits=v, payload=b""))  # fmt: skip
-transport("hidden-size", "34", "A HIDDEN_STATE of another number of rows.", (2, 0, 5),
-          lambda h, w, v: h.result(w, kind=HIDDEN_STATE, bits=32, payload=bytes(
-              h.peer.facts.hidden_bytes(v, 32))))  # fmt: skip
+transport(
+    "bad-magic",
+    "02",
+    "Another magic where a RESULT is due.",
+    (b"DS4T", b"\xa5" * 4),
+    lambda h, w, v: v + h.result(w)[4:],
+)
+transport(
+    "other-frame",
+    "03",
+    "Another frame where a RESULT is due.",
+    (2, 3, 99),
+    lambda _h, _w, v: _header(v, 44),
+)
+transport(
+    "short-body",
+    "03",
+    "A RESULT body below 40 bytes.",
+    (0, 39),
+    lambda _h, _w, v: _header(4, v),
+)
+transport(
+    "telemetry-count",
+    "04",
+    "telemetry_count that does not fit its bytes.",
+    (1, 5),
+    lambda h, w, v: _patched(h, w, 6, v),
+)
+transport(
+    "telemetry-bytes",
+    "04",
+    "telemetry_bytes beside the count, or past the body.",
+    (1, 40, 1 << 20),
+    lambda h, w, v: _patched(h, w, 7, v),
+)
+transport(
+    "payload-bytes",
+    "04",
+    "payload_bytes that is not the rest.",
+    (1, -4, 1 << 20),
+    lambda h, w, v: _patched(h, w, 8, v),
+)
+transport(
+    "request-id",
+    "05",
+    "Another request id than the oldest WORK's.",
+    (1, -1, 77),
+    lambda h, w, v: h.result(w, request=w["request"] + v),
+)
+transport(
+    "request-upper-half",
+    "05",
+    "An id that differs in its upper half.",
+    (1, 9),
+    lambda h, w, v: h.result(w, request=w["request"] + (v << 32)),
+)
+transport(
+    "hidden-width",
+    "07",
+    "A HIDDEN_STATE of a width that is none.",
+    (7, 64, 1),
+    lambda h, w, v: h.result(
+        w, kind=HIDDEN_STATE, bits=v, payload=bytes(h.peer.facts.hidden_bytes(1, 32))
+    ),
+)
+transport(
+    "result-hash",
+    "08",
+    "Another result hash.",
+    (1, 1 << 40),
+    lambda h, w, v: h.result(w, result_hash=w["result_hash"] ^ v),
+)
+transport(
+    "unknown-kind",
+    "09",
+    "A result kind that nobody defined.",
+    (3, 7, 0xFFFFFFFF),
+    lambda h, w, v: h.result(
+        w, kind=v, bits=32, payload=bytes(4 * (h.peer.facts.vocab or 64))
+    ),
+)
+transport(
+    "logits-size",
+    "09",
+    "LOGITS of another size than the vocabulary.",
+    (-4, 4, -999),
+    lambda h, w, v: h.result(
+        w,
+        kind=LOGITS,
+        bits=32,
+        payload=bytes(max(0, 4 * (h.peer.facts.vocab or 64) + v) & ~3),
+    ),
+)
+transport(
+    "ack-not-asked",
+    "09",
+    "An ACK for a request that asked for more.",
+    (0,),
+    lambda h, w, v: h.result(w, kind=ACK, bits=v, payload=b""),
+)
+transport(
+    "hidden-size",
+    "34",
+    "A HIDDEN_STATE of another number of rows.",
+    (2, 0, 5),
+    lambda h, w, v: h.result(
+        w, kind=HIDDEN_STATE, bits=32, payload=bytes(h.peer.facts.hidden_bytes(v, 32))
+    ),
+)
 
 
 @case(
@@ -127,8 +211,11 @@ def closed(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     again = start(peer)
     found = again.work("DS4D-COORD-31")
     if not found["flags"] & 4 or found["pos0"]:
-        raise Deviation("DS4D-COORD-31", "RESET from position 0 on the new route",
-                        f"pos0 {found['pos0']}, flags {found['flags']:#x}")  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-31",
+            "RESET from position 0 on the new route",
+            f"pos0 {found['pos0']}, flags {found['flags']:#x}",
+        )
 
 
 # what is taken
@@ -211,8 +298,12 @@ def hidden(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     """A coordinator with the head takes a hidden state at any width."""
     hop = start(peer)
     work, _ = hop.decode()
-    hop.answer(work, kind=HIDDEN_STATE, bits=p["bits"],
-               payload=bytes(peer.facts.hidden_bytes(1, p["bits"])))  # fmt: skip
+    hop.answer(
+        work,
+        kind=HIDDEN_STATE,
+        bits=p["bits"],
+        payload=bytes(peer.facts.hidden_bytes(1, p["bits"])),
+    )
     found = hop.wire.next()
     if not isinstance(found, Frame):
         raise NotApplicable("the coordinator does not own the output head")
@@ -243,36 +334,59 @@ def split(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     role="coordinator",
     category="faults",
     params={"text": (b"failed", b"", b"x" * 600), "status": (1, 2, 0xFFFFFFFF)},
-    mutants=("drops-on-remote-error", "replays-without-reset", "replays-token-twice",
-             "replays-without-token"),
+    mutants=(
+        "drops-on-remote-error",
+        "replays-without-reset",
+        "replays-token-twice",
+        "replays-without-token",
+    ),
     smoke=True,
-)  # fmt: skip
+)
 def remote_error(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     """A refused decode step is replayed whole, with RESET, on the same connection."""
     hop = start(peer)
     work, _ = hop.decode()
-    hop.answer(work, status=p["status"], kind=0, bits=0, result_hash=0, telemetry=b"",
-               payload=p["text"])  # fmt: skip
+    hop.answer(
+        work,
+        status=p["status"],
+        kind=0,
+        bits=0,
+        result_hash=0,
+        telemetry=b"",
+        payload=p["text"],
+    )
     replay = hop.work("DS4D-COORD-30")
     if replay["session"] != work["session"] or replay["request"] <= work["request"]:
-        raise Deviation("DS4D-COORD-30", "a replay in the same session, a new id",
-                        f"session {replay['session']}, request {replay['request']}")  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-30",
+            "a replay in the same session, a new id",
+            f"session {replay['session']}, request {replay['request']}",
+        )
     if replay["pos0"] or not replay["flags"] & 4:
-        raise Deviation("DS4D-COORD-30", "RESET from position 0",
-                        f"pos0 {replay['pos0']}, flags {replay['flags']:#x}")  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-30",
+            "RESET from position 0",
+            f"pos0 {replay['pos0']}, flags {replay['flags']:#x}",
+        )
     count, last = replay["n_tokens"], replay
     while last["flags"] & 8:
         hop.answer(last)
         last = hop.work("DS4D-COORD-33")
         count += last["n_tokens"]
     if count != work["pos0"] + 1:
-        raise Deviation("DS4D-COORD-36", f"{work['pos0'] + 1} tokens, each once",
-                        f"{count} tokens")  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-36", f"{work['pos0'] + 1} tokens, each once", f"{count} tokens"
+        )
     if last["tokens"][-1] != work["tokens"][0]:
-        raise Deviation("DS4D-COORD-36", f"the last token {work['tokens'][0]}",
-                        str(last["tokens"][-1]))  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-36",
+            f"the last token {work['tokens'][0]}",
+            str(last["tokens"][-1]),
+        )
     if last["result_hash"] != work["result_hash"]:
-        raise Deviation("DS4D-COORD-36", "the transcript of the refused step", "another")
+        raise Deviation(
+            "DS4D-COORD-36", "the transcript of the refused step", "another"
+        )
 
 
 @case(
@@ -293,12 +407,19 @@ def goes_on(peer: CoordinatorBench) -> None:
         replay = hop.work("DS4D-COORD-33")
     hop.answer(replay)
     after = hop.work("DS4D-COORD-13")
-    if after["session"] == work["session"] and not after["flags"] & 4 and (
-        after["prefix_hash"] != replay["result_hash"]
-        or after["pos0"] != replay["pos0"] + replay["n_tokens"]
+    if (
+        after["session"] == work["session"]
+        and not after["flags"] & 4
+        and (
+            after["prefix_hash"] != replay["result_hash"]
+            or after["pos0"] != replay["pos0"] + replay["n_tokens"]
+        )
     ):
-        raise Deviation("DS4D-COORD-13", "a step behind the replayed transcript",
-                        f"pos0 {after['pos0']}")  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-13",
+            "a step behind the replayed transcript",
+            f"pos0 {after['pos0']}",
+        )
 
 
 @case(
@@ -320,7 +441,9 @@ def once(peer: CoordinatorBench) -> None:
         return
     same = found["session"] == work["session"] and found["flags"] & 4
     if same and found["result_hash"] == replay["result_hash"]:
-        raise Deviation("DS4D-COORD-32", "no second replay", "the same transcript again")
+        raise Deviation(
+            "DS4D-COORD-32", "no second replay", "the same transcript again"
+        )
 
 
 @case(
@@ -339,8 +462,9 @@ def prefill(peer: CoordinatorBench) -> None:
     if work["flags"] & 8:
         return
     if replay["request"] != work["request"] + 1:
-        raise Deviation("DS4D-COORD-02", f"request {work['request'] + 1}",
-                        str(replay["request"]))  # fmt: skip
+        raise Deviation(
+            "DS4D-COORD-02", f"request {work['request'] + 1}", str(replay["request"])
+        )
     if replay["result_hash"] != work["result_hash"]:
         raise Deviation("DS4D-COORD-36", "the same transcript", "another")
 

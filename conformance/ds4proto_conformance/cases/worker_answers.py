@@ -47,7 +47,8 @@ def hash_echo(peer: WorkerBench) -> None:
 def one_for_each(peer: WorkerBench, p: dict[str, Any]) -> None:
     """Good and bad WORK sent at once are answered once each, in their order."""
     works = [
-        peer.make(1) if good == "g" else peer.make(1, flags=0xF0) for good in p["pattern"]
+        peer.make(1) if good == "g" else peer.make(1, flags=0xF0)
+        for good in p["pattern"]
     ]
     peer.data.send(b"".join(work.frame() for work in works))
     for work, good in zip(works, p["pattern"], strict=True):
@@ -90,9 +91,15 @@ def ack_then(peer: WorkerBench) -> None:
     once = peer.answer(peer.send(whole)).served().payload
     session, last = peer.session(), b""
     for at in (0, 2):
-        work = peer.make(tokens[at : at + 2], pos0=at, prefix=tokens[:at],
-                         reset=not at, ack=not at,
-                         hidden=whole.hidden[at * width : (at + 2) * width], session=session)  # fmt: skip
+        work = peer.make(
+            tokens[at : at + 2],
+            pos0=at,
+            prefix=tokens[:at],
+            reset=not at,
+            ack=not at,
+            hidden=whole.hidden[at * width : (at + 2) * width],
+            session=session,
+        )
         last = peer.answer(peer.send(work)).served().payload
     if last != once[-len(last) :]:
         raise Deviation("DS4D-WORK-50", "the answer of an undivided span", "another")
@@ -128,8 +135,14 @@ def logits_last(peer: WorkerBench) -> None:
     once = peer.answer(peer.send(whole)).served().payload
     session, found = peer.session(), b""
     for at in range(3):
-        work = peer.make(tokens[at : at + 1], pos0=at, prefix=tokens[:at], reset=not at,
-                         hidden=whole.hidden[at * width : (at + 1) * width], session=session)  # fmt: skip
+        work = peer.make(
+            tokens[at : at + 1],
+            pos0=at,
+            prefix=tokens[:at],
+            reset=not at,
+            hidden=whole.hidden[at * width : (at + 1) * width],
+            session=session,
+        )
         found = peer.answer(peer.send(work)).served().payload
     if found != once:
         raise Deviation("DS4D-RESULT-26", "the logits of the last token", "others")
@@ -267,11 +280,20 @@ def place(peer: WorkerBench, p: dict[str, Any]) -> None:
         first = peer.make(before)
         first.words["session"] = session
         peer.answer(peer.send(first)).served()
-    work = peer.make(p["tokens"], pos0=len(before), prefix=before, reset=not before, session=session)
+    work = peer.make(
+        p["tokens"], pos0=len(before), prefix=before, reset=not before, session=session
+    )
     f = peer.facts
     record = telemetry(peer.answer(peer.send(work)))
-    same("DS4D-TELEM-04", record, layer_start=f.layer_start, layer_end=f.layer_end,
-         route_index=0, pos0=p["start"], n_tokens=p["tokens"])  # fmt: skip
+    same(
+        "DS4D-TELEM-04",
+        record,
+        layer_start=f.layer_start,
+        layer_end=f.layer_end,
+        route_index=0,
+        pos0=p["start"],
+        n_tokens=p["tokens"],
+    )
 
 
 @case(
@@ -321,8 +343,11 @@ def microseconds(peer: WorkerBench) -> None:
     record = telemetry(peer.work(1))
     passed = (SYSTEM_CLOCK.now() - started) * 1e6
     if record["eval_usec"] > passed + 1:
-        raise Deviation("DS4D-TELEM-07", f"at most {passed:.0f} microseconds",
-                        str(record["eval_usec"]))  # fmt: skip
+        raise Deviation(
+            "DS4D-TELEM-07",
+            f"at most {passed:.0f} microseconds",
+            str(record["eval_usec"]),
+        )
 
 
 @case(

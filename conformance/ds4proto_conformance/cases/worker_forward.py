@@ -11,7 +11,6 @@ from ds4proto_conformance.bench.worker import WorkerBench
 from ds4proto_conformance.cases.worker_widths import compare, rows
 from ds4proto_conformance.registry import Position, case
 from ds4proto_conformance.verdicts import Deviation
-from ds4proto_conformance.wire import Ended
 
 HERE: tuple[Position, ...] = ("first", "middle")
 
@@ -35,8 +34,13 @@ def next_hop(peer: WorkerBench) -> None:
     relay = Relay(peer)
     _, seen = relay.forward(2)
     f = peer.facts
-    relay.same("DS4D-FWD-02", seen, layer_start=f.layer_end + 1,
-               layer_end=f.n_layers - 1, route_index=1)  # fmt: skip
+    relay.same(
+        "DS4D-FWD-02",
+        seen,
+        layer_start=f.layer_end + 1,
+        layer_end=f.n_layers - 1,
+        route_index=1,
+    )
     if not seen["flags"] & 1:
         raise Deviation("DS4D-FWD-02", "INPUT_HC in the forwarded WORK", "not set")
     finish(relay, seen)
@@ -57,7 +61,9 @@ def logits_flag(peer: WorkerBench, p: dict[str, Any]) -> None:
     hops = [peer.hop(flags=0), peer.next_hop(flags=p["flag"])]
     _, seen = relay.forward(1, hops=hops)
     if bool(seen["flags"] & 2) != bool(p["flag"]):
-        raise Deviation("DS4D-FWD-02", f"OUTPUT_LOGITS {p['flag']}", f"{seen['flags']:#x}")
+        raise Deviation(
+            "DS4D-FWD-02", f"OUTPUT_LOGITS {p['flag']}", f"{seen['flags']:#x}"
+        )
     finish(relay, seen)
 
 
@@ -68,15 +74,28 @@ def logits_flag(peer: WorkerBench, p: dict[str, Any]) -> None:
     category="forwarding",
     positions=HERE,
     params={"ack": (False, True), "reset": (True, False), "tokens": (1, 3)},
-    mutants=("forward-reset-lost", "forward-ack-lost", "forward-new-request",
-             "forward-route-cut", "forward-hash-swapped"),
-)  # fmt: skip
+    mutants=(
+        "forward-reset-lost",
+        "forward-ack-lost",
+        "forward-new-request",
+        "forward-route-cut",
+        "forward-hash-swapped",
+    ),
+)
 def kept(peer: WorkerBench, p: dict[str, Any]) -> None:
-    """Ids, hashes, positions, tokens, RESET, ACK_ONLY and the route stay as they are."""
+    """Ids, hashes, positions, tokens, flags and the route stay as they are."""
     relay = Relay(peer)
     work, seen = relay.forward(p["tokens"], ack=p["ack"], reset=p["reset"])
-    names = ("model_id", "session", "request", "prefix_hash", "result_hash", "pos0",
-             "n_tokens", "route_count")  # fmt: skip
+    names = (
+        "model_id",
+        "session",
+        "request",
+        "prefix_hash",
+        "result_hash",
+        "pos0",
+        "n_tokens",
+        "route_count",
+    )
     relay.same("DS4D-FWD-04", seen, **{name: work.words[name] for name in names})
     relay.same("DS4D-FWD-04", seen, tokens=work.tokens)
     for bit, name in ((4, "RESET_SESSION"), (8, "ACK_ONLY")):
@@ -163,9 +182,16 @@ def relays(peer: WorkerBench, p: dict[str, Any]) -> None:
     up = relay.comes_up(
         relay.result(seen, kind=p["kind"], bits=p["bits"], payload=payload)
     )
-    relay.same("DS4D-FWD-08", up, status=0, result_kind=p["kind"],
-               payload_bits=p["bits"], payload=payload,
-               request=seen["request"], result_hash=seen["result_hash"])  # fmt: skip
+    relay.same(
+        "DS4D-FWD-08",
+        up,
+        status=0,
+        result_kind=p["kind"],
+        payload_bits=p["bits"],
+        payload=payload,
+        request=seen["request"],
+        result_hash=seen["result_hash"],
+    )
 
 
 @case(
@@ -181,11 +207,14 @@ def relays_error(peer: WorkerBench) -> None:
     relay = Relay(peer)
     _, seen = relay.forward(1)
     text = b"layer-slice failed somewhere below"
-    up = relay.comes_up(relay.result(seen, status=1, kind=0, bits=0, result_hash=0,
-                                     telemetry=b"", payload=text))  # fmt: skip
+    up = relay.comes_up(
+        relay.result(
+            seen, status=1, kind=0, bits=0, result_hash=0, telemetry=b"", payload=text
+        )
+    )
     relay.same("DS4D-FWD-08", up, status=1, payload=text, result_hash=0)
     relay.same("DS4D-TELEM-02", up, telemetry_count=1)
-    work, seen = relay.forward(1)
+    _, seen = relay.forward(1)
     finish(relay, seen)
 
 
@@ -226,8 +255,15 @@ def own_record(peer: WorkerBench, p: dict[str, Any]) -> None:
     up = relay.comes_up(relay.result(seen))
     own = TELEMETRY_PART.read(up.body, 40 + up["telemetry_bytes"] - 40)
     f = peer.facts
-    relay.same("DS4D-TELEM-04", own, layer_start=f.layer_start, layer_end=f.layer_end,
-               route_index=0, pos0=0, n_tokens=3)  # fmt: skip
+    relay.same(
+        "DS4D-TELEM-04",
+        own,
+        layer_start=f.layer_start,
+        layer_end=f.layer_end,
+        route_index=0,
+        pos0=0,
+        n_tokens=3,
+    )
     relay.same("DS4D-TELEM-05", own, input_bytes=12 + len(work.hidden))
     relay.same("DS4D-TELEM-06", own, output_bytes=len(seen["hidden"]))
 
@@ -250,8 +286,11 @@ def wait_measured(peer: WorkerBench) -> None:
     up = relay.comes_up(relay.result(seen))
     own = TELEMETRY_PART.read(up.body, up["telemetry_bytes"])
     if own["downstream_wait_usec"] < 10_000:
-        raise Deviation("DS4D-TELEM-08", "a wait of at least 10 ms",
-                        f"{own['downstream_wait_usec']} microseconds")  # fmt: skip
+        raise Deviation(
+            "DS4D-TELEM-08",
+            "a wait of at least 10 ms",
+            f"{own['downstream_wait_usec']} microseconds",
+        )
 
 
 @case(
@@ -281,202 +320,13 @@ def one_connection(peer: WorkerBench, p: dict[str, Any]) -> None:
     mutants=("forward-window-1", "relay-reversed"),
 )
 def fifo(peer: WorkerBench, p: dict[str, Any]) -> None:
-    """Several requests are forwarded before the first is answered, and stay in order."""
+    """Several requests are forwarded before an answer, and stay in order."""
     relay = Relay(peer)
     works = [relay.send(relay.make(1)) for _ in range(p["count"])]
     seen = [relay.arrives("DS4D-FWD-06") for _ in works]
     for frame in seen:
         up = relay.comes_up(relay.result(frame))
         relay.same("DS4D-FWD-07", up, request=frame["request"])
-
-
-@case(
-    "worker/forward/dial-failure",
-    clauses=("DS4D-FWD-09",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("forward-dial-closes", "forward-dial-silent"),
-    slow=True,
-)
-def dial_failure(peer: WorkerBench) -> None:
-    """A next hop that cannot be reached is a refusal; the connection stays open."""
-    relay = Relay(peer)
-    relay.above.patience = peer.settings.wait(max(12.0, peer.settings.patience))
-    hops = [peer.hop(flags=0), peer.next_hop(port=1)]
-    work = relay.send(relay.make(1, hops=hops))
-    found = relay.above.next()
-    if isinstance(found, Ended) or not found.values.get("status"):
-        raise Deviation("DS4D-FWD-09", "a RESULT error with the dial text", str(found))
-    if "unable to connect to 127.0.0.1:1" not in found.message:
-        peer.concept(f"refused in other words: {found.message!r}")
-    relay.same("DS4D-FWD-09", found, request=work.words["request"])
-    peer.work(1, wire=relay.above).served("DS4D-FWD-09")
-
-
-def lost(relay: Relay, clause: str, wanted: str | None) -> None:
-    """Take it that an error (or nothing) comes up, then the end."""
-    found = relay.above.next()
-    if wanted is not None:
-        if isinstance(found, Ended) or not found.values.get("status"):
-            raise Deviation(clause, f"a RESULT error {wanted!r}, then a close", str(found))
-        if found.message != wanted:
-            relay.peer.concept(f"in other words: {found.message!r} not {wanted!r}")
-        found = relay.above.next()
-    if not isinstance(found, Ended) or found.how == "silence":
-        raise Deviation(clause, "the upstream connection to close", str(found))
-
-
-@case(
-    "worker/forward/next-closes-while-pending",
-    clauses=("DS4D-FWD-10",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("forward-loss-silent", "forward-loss-stays-open"),
-)
-def next_closes(peer: WorkerBench) -> None:
-    """A next worker that goes with a request pending: an error, then a close."""
-    relay = Relay(peer)
-    relay.forward(1)
-    assert relay.below is not None
-    relay.below.close()
-    lost(relay, "DS4D-FWD-10", "next worker closed connection")
-
-
-@case(
-    "worker/forward/next-closes-while-idle",
-    clauses=("DS4D-FWD-11",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("forward-idle-loss-ignored",),
-)
-def next_closes_idle(peer: WorkerBench) -> None:
-    """A next worker that goes with nothing pending: a close without a frame."""
-    relay = Relay(peer)
-    _, seen = relay.forward(1)
-    finish(relay, seen)
-    assert relay.below is not None
-    relay.below.close()
-    lost(relay, "DS4D-FWD-11", None)
-
-
-@case(
-    "worker/forward/next-breaks-magic",
-    clauses=("DS4D-FWD-10", "DS4D-FRAME-01"),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("magic-ignored-below",),
-)
-def breaks_magic(peer: WorkerBench) -> None:
-    """A next worker that breaks the magic: an error, then a close."""
-    relay = Relay(peer)
-    _, seen = relay.forward(1)
-    assert relay.below is not None
-    relay.below.send(b"DS4X" + relay.result(seen)[4:])
-    found = relay.above.next()
-    if not isinstance(found, Ended) and not found.values.get("status"):
-        raise Deviation("DS4D-FWD-10", "an error, then a close", str(found))
-    if not isinstance(found, Ended):
-        relay.above.closed("DS4D-FWD-10")
-
-
-@case(
-    "worker/forward/next-sends-other-frame",
-    clauses=("DS4D-FWD-12",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    params={"code": (2, 3, 99), "size": (0, 39)},
-    mutants=("forward-skips-others",),
-)
-def other_frame(peer: WorkerBench, p: dict[str, Any]) -> None:
-    """A frame other than RESULT from below: an error, then a close."""
-    relay = Relay(peer)
-    relay.forward(1)
-    assert relay.below is not None
-    size = p["size"]
-    relay.below.send(b"DS4D" + p["code"].to_bytes(4, "big") + size.to_bytes(4, "big")
-                     + bytes(size))  # fmt: skip
-    lost(relay, "DS4D-FWD-12", "next worker did not return valid RESULT")
-
-
-@case(
-    "worker/forward/short-result",
-    clauses=("DS4D-FWD-12",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    params={"size": (0, 39)},
-    mutants=("forward-short-result-padded",),
-)
-def short_result(peer: WorkerBench, p: dict[str, Any]) -> None:
-    """A RESULT body below 40 bytes from below: an error, then a close."""
-    relay = Relay(peer)
-    relay.forward(1)
-    assert relay.below is not None
-    size = p["size"]
-    relay.below.send(b"DS4D" + (4).to_bytes(4, "big") + size.to_bytes(4, "big")
-                     + bytes(size))  # fmt: skip
-    lost(relay, "DS4D-FWD-12", "next worker did not return valid RESULT")
-
-
-@case(
-    "worker/forward/other-request-id",
-    clauses=("DS4D-FWD-14", "DS4D-FWD-07"),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("forward-id-unchecked",),
-)
-def other_id(peer: WorkerBench) -> None:
-    """Another request id from below: an error, then a close."""
-    relay = Relay(peer)
-    _, seen = relay.forward(1)
-    assert relay.below is not None
-    relay.below.send(relay.result(seen, request=seen["request"] ^ 1))
-    lost(relay, "DS4D-FWD-14", "next worker RESULT metadata mismatch")
-
-
-@case(
-    "worker/forward/inconsistent-lengths",
-    clauses=("DS4D-FWD-14",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    params={"word": (6, 7, 8)},
-    mutants=("forward-lengths-unchecked",),
-)
-def lengths(peer: WorkerBench, p: dict[str, Any]) -> None:
-    """Telemetry or payload lengths that do not fit: an error, then a close."""
-    relay = Relay(peer)
-    _, seen = relay.forward(1)
-    frame = bytearray(relay.result(seen))
-    frame[12 + 4 * p["word"] + 3] ^= 1
-    assert relay.below is not None
-    relay.below.send(frame)
-    lost(relay, "DS4D-FWD-14", "next worker RESULT metadata mismatch")
-
-
-@case(
-    "worker/forward/result-out-of-the-blue",
-    clauses=("DS4D-FWD-15",),
-    role="worker",
-    category="faults",
-    positions=HERE,
-    mutants=("forward-extra-result-ignored",),
-)
-def out_of_the_blue(peer: WorkerBench) -> None:
-    """A RESULT with nothing pending ends the upstream connection."""
-    relay = Relay(peer)
-    _, seen = relay.forward(1)
-    frame = relay.result(seen)
-    relay.comes_up(frame)
-    assert relay.below is not None
-    relay.below.send(frame)
-    lost(relay, "DS4D-FWD-15", None)
 
 
 @case(
@@ -516,8 +366,11 @@ def only_next(peer: WorkerBench) -> None:
         middle = f.n_layers - 1
         hops = [peer.hop(flags=0), peer.next_hop()]
     else:
-        hops = [peer.hop(flags=0), peer.next_hop(layer_end=middle, flags=0),
-                peer.next_hop(layer_start=middle + 1, port=1)]  # fmt: skip
+        hops = [
+            peer.hop(flags=0),
+            peer.next_hop(layer_end=middle, flags=0),
+            peer.next_hop(layer_start=middle + 1, port=1),
+        ]
     _, seen = relay.forward(1, hops=hops)
     relay.same("DS4D-FWD-02", seen, layer_start=f.layer_end + 1, layer_end=middle)
     finish(relay, seen)
@@ -536,7 +389,9 @@ def second(peer: WorkerBench) -> None:
     from ds4proto_conformance.bench.work import Hop
 
     relay = Relay(peer)
-    before = Hop(b"127.0.0.1", 1, peer.facts.layer_start - 1, peer.facts.layer_start - 1, 0)
+    before = Hop(
+        b"127.0.0.1", 1, peer.facts.layer_start - 1, peer.facts.layer_start - 1, 0
+    )
     hops = [before, peer.hop(flags=0), peer.next_hop()]
     _, seen = relay.forward(1, hops=hops, route_index=1)
     relay.same("DS4D-FWD-02", seen, route_index=2)

@@ -261,7 +261,9 @@ def waits(peer: WorkerBench, p: dict[str, Any]) -> None:
     peer.data.send(frame[: p["keep"]])
     early = peer.data.quiet(peer.quiet)
     if early is not None:
-        raise Deviation("DS4D-FRAME-03", "nothing before the frame is whole", str(early))
+        raise Deviation(
+            "DS4D-FRAME-03", "nothing before the frame is whole", str(early)
+        )
     peer.data.send(frame[p["keep"] :])
     peer.answer(work).served("DS4D-FRAME-03")
 

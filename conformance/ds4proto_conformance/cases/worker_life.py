@@ -26,11 +26,17 @@ def fields(peer: WorkerBench) -> None:
         raise Deviation(problem.clause, problem.expected, problem.found)
     f = peer.facts
     if not f.layer_start <= f.layer_end < f.n_layers:
-        raise Deviation("DS4D-HELLO-23", f"layers within 0..{f.n_layers - 1}",
-                        f"{f.layer_start}:{f.layer_end}")  # fmt: skip
+        raise Deviation(
+            "DS4D-HELLO-23",
+            f"layers within 0..{f.n_layers - 1}",
+            f"{f.layer_start}:{f.layer_end}",
+        )
     if f.has_output and f.layer_end != f.n_layers - 1:
-        raise Deviation("DS4D-HELLO-23", f"layer_end {f.n_layers - 1} with the head",
-                        str(f.layer_end))  # fmt: skip
+        raise Deviation(
+            "DS4D-HELLO-23",
+            f"layer_end {f.n_layers - 1} with the head",
+            str(f.layer_end),
+        )
     peer.work(1).served("DS4D-HELLO-23")
 
 
@@ -47,8 +53,9 @@ def name(peer: WorkerBench) -> None:
     body = peer.hello.body
     size = int.from_bytes(body[36:40], "big")
     if size != len(body) - 40 or not 1 <= size <= 127 or b"\0" in body[40:]:
-        raise Deviation("DS4D-HELLO-21", "a name that fills the body, without NUL",
-                        repr(body[36:]))  # fmt: skip
+        raise Deviation(
+            "DS4D-HELLO-21", "a name that fills the body, without NUL", repr(body[36:])
+        )
 
 
 @case(
@@ -75,7 +82,9 @@ def hidden(peer: WorkerBench) -> None:
     """A worker that returns hidden state says so."""
     peer.work(1, logits=False).served("DS4D-WORK-52")
     if not peer.facts.has_hidden:
-        raise Deviation("DS4D-HELLO-27", "has_hidden 1", "0, yet it returns hidden state")
+        raise Deviation(
+            "DS4D-HELLO-27", "has_hidden 1", "0, yet it returns hidden state"
+        )
 
 
 @case(
@@ -93,7 +102,9 @@ def data_port(peer: WorkerBench) -> None:
     try:
         peer.work(1).served("DS4D-WORKER-20")
     except PeerLost as error:
-        raise Deviation("DS4D-HELLO-26", "a data listener on the port", str(error)) from None
+        raise Deviation(
+            "DS4D-HELLO-26", "a data listener on the port", str(error)
+        ) from None
 
 
 @case(
@@ -164,21 +175,30 @@ def dials_again(peer: WorkerBench, p: dict[str, Any]) -> None:
     elif p["how"] == "reset":
         wire.close(reset=True)
     else:
-        wire.send({"error": b"DS4D\0\0\0\2\0\0\0\4boom", "garbage": b"\xa5" * 64,
-                   "unknown": b"DS4D\0\0\0\x2a\0\0\0\0",
-                   "cut": b"DS4D\0\0\0\3\0\0\0\x64" + bytes(50)}[p["how"]])  # fmt: skip
+        wire.send(
+            {
+                "error": b"DS4D\0\0\0\2\0\0\0\4boom",
+                "garbage": b"\xa5" * 64,
+                "unknown": b"DS4D\0\0\0\x2a\0\0\0\0",
+                "cut": b"DS4D\0\0\0\3\0\0\0\x64" + bytes(50),
+            }[p["how"]]
+        )
         if p["how"] == "cut":
             wire.half_close()
         found = wire.next()
         while not isinstance(found, Ended):
             found = wire.next()
         if found.how == "silence":
-            raise Deviation("DS4D-WORKER-21", "the control connection to end", "silence")
+            raise Deviation(
+                "DS4D-WORKER-21", "the control connection to end", "silence"
+            )
     peer.lose_control()
     try:
         peer.meet()
     except PeerLost as error:
-        raise Deviation("DS4D-WORKER-21", "a new control connection", str(error)) from None
+        raise Deviation(
+            "DS4D-WORKER-21", "a new control connection", str(error)
+        ) from None
 
 
 @case(
@@ -196,7 +216,9 @@ def end_drops(peer: WorkerBench) -> None:
     peer.answer(peer.send(first)).served()
     peer.lose_control()
     peer.meet()
-    second = peer.make(1, pos0=2, prefix=tokens, reset=False, session=first.words["session"])
+    second = peer.make(
+        1, pos0=2, prefix=tokens, reset=False, session=first.words["session"]
+    )
     wire = peer.dial("data 2")
     peer.answer(peer.send(second, wire), wire).refused("DS4D-WORK-26")
 

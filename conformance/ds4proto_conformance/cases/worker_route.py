@@ -49,44 +49,68 @@ def _one(peer: WorkerBench, **changes: Any) -> Work:
     return peer.make(2, blob=route_blob([peer.hop(**changes)]))
 
 
-@route("truncated-record", "01", "A blob that ends inside a record's head.",
-       params={"keep": (1, 19)})  # fmt: skip
+@route(
+    "truncated-record",
+    "01",
+    "A blob that ends inside a record's head.",
+    params={"keep": (1, 19)},
+)
 def truncated(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return peer.make(2, blob=peer.hop().wire()[: p["keep"]])
 
 
-@route("missing-record", "01", "route_count says more records than there are.",
-       params={"count": (2, 0xFFFFFFFF)}, mutants=("route-count-trusted",))  # fmt: skip
+@route(
+    "missing-record",
+    "01",
+    "route_count says more records than there are.",
+    params={"count": (2, 0xFFFFFFFF)},
+    mutants=("route-count-trusted",),
+)
 def missing(peer: WorkerBench, p: dict[str, Any]) -> Work:
-    work = peer.make(2, route_count=p["count"], blob=peer.hop().wire())
-    return work
+    return peer.make(2, route_count=p["count"], blob=peer.hop().wire())
 
 
-@route("host-length", "02", "Host lengths of 0, above 1024, or beyond the blob.",
-       params={"length": (0, 1025, 0xFFFFFFFF)})  # fmt: skip
+@route(
+    "host-length",
+    "02",
+    "Host lengths of 0, above 1024, or beyond the blob.",
+    params={"length": (0, 1025, 0xFFFFFFFF)},
+)
 def host_length(peer: WorkerBench, p: dict[str, Any]) -> Work:
     host = b"h" * p["length"] if p["length"] == 1025 else b""
     return _one(peer, host=host, host_len=p["length"])
 
 
-@route("host-nul", "03", "A host that holds a NUL byte.",
-       params={"host": (b"a\0b", b"\0", b"host\0")})  # fmt: skip
+@route(
+    "host-nul",
+    "03",
+    "A host that holds a NUL byte.",
+    params={"host": (b"a\0b", b"\0", b"host\0")},
+)
 def host_nul(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return _one(peer, host=p["host"])
 
 
-@route("port", "04", "Ports 0 and above 65535.",
-       params={"port": (0, 65536, 0xFFFFFFFF)})  # fmt: skip
+@route(
+    "port", "04", "Ports 0 and above 65535.", params={"port": (0, 65536, 0xFFFFFFFF)}
+)
 def port(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return _one(peer, port=p["port"])
 
 
-@route("layer-range", "05", "A range past the last layer, or turned round.",
-       params={"kind": ("past", "turned", "huge")})  # fmt: skip
+@route(
+    "layer-range",
+    "05",
+    "A range past the last layer, or turned round.",
+    params={"kind": ("past", "turned", "huge")},
+)
 def layer_range(peer: WorkerBench, p: dict[str, Any]) -> Work:
     n, f = peer.facts.n_layers, peer.facts
-    start, end = {"past": (f.layer_start, n), "turned": (f.layer_end + 1, f.layer_end),
-                  "huge": (f.layer_start, 0xFFFFFFFF)}[p["kind"]]  # fmt: skip
+    start, end = {
+        "past": (f.layer_start, n),
+        "turned": (f.layer_end + 1, f.layer_end),
+        "huge": (f.layer_start, 0xFFFFFFFF),
+    }[p["kind"]]
     return _one(peer, layer_start=start, layer_end=end, flags=0)
 
 
@@ -95,22 +119,30 @@ def flags(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return _one(peer, flags=p["flags"])
 
 
-@route("logits-before-the-end", "07", "The logits flag before the last layer.",
-       positions=("first", "middle"))  # fmt: skip
+@route(
+    "logits-before-the-end",
+    "07",
+    "The logits flag before the last layer.",
+    positions=("first", "middle"),
+)
 def early_logits(peer: WorkerBench, _p: dict[str, Any]) -> Work:
     return _one(peer, flags=1)
 
 
-@route("gap", "08", "A record that does not go on where the last one ended.",
-       params={"off": (1, -1)}, positions=("first", "middle"))  # fmt: skip
+@route(
+    "gap",
+    "08",
+    "A record that does not go on where the last one ended.",
+    params={"off": (1, -1)},
+    positions=("first", "middle"),
+)
 def gap(peer: WorkerBench, p: dict[str, Any]) -> Work:
     end = peer.facts.layer_end
     after = Hop(b"127.0.0.1", 1, end + 1 + p["off"], peer.facts.n_layers - 1, 1)
     return peer.make(2, hops=[peer.hop(), after])
 
 
-@route("no-return", "09", "A blob without its return record.",
-       params={"keep": (0, 11)})  # fmt: skip
+@route("no-return", "09", "A blob without its return record.", params={"keep": (0, 11)})
 def no_return(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return peer.make(2, blob=route_blob([peer.hop()], end=return_record()[: p["keep"]]))
 
@@ -128,14 +160,22 @@ def return_nul(peer: WorkerBench, _p: dict[str, Any]) -> Work:
     return peer.make(2, blob=route_blob([peer.hop()], end=end))
 
 
-@route("return-kind", "12", "Return records of other kinds than UPSTREAM.",
-       params={"kind": (0, 2, 0xFFFFFFFF)})  # fmt: skip
+@route(
+    "return-kind",
+    "12",
+    "Return records of other kinds than UPSTREAM.",
+    params={"kind": (0, 2, 0xFFFFFFFF)},
+)
 def return_kind(peer: WorkerBench, p: dict[str, Any]) -> Work:
     return peer.make(2, blob=route_blob([peer.hop()], end=return_record(p["kind"])))
 
 
-@route("return-address", "13", "An UPSTREAM return record that names an address.",
-       params={"what": ("host", "port")})  # fmt: skip
+@route(
+    "return-address",
+    "13",
+    "An UPSTREAM return record that names an address.",
+    params={"what": ("host", "port")},
+)
 def return_address(peer: WorkerBench, p: dict[str, Any]) -> Work:
     named = {"host": {"host": b"localhost"}, "port": {"port": 7}}[p["what"]]
     end = return_record(**named)  # type: ignore[arg-type]
@@ -152,8 +192,13 @@ def empty(peer: WorkerBench, _p: dict[str, Any]) -> Work:
     return peer.make(2, blob=b"")
 
 
-@route("fault-before-own", "05", "A fault in any record is found before the own one.",
-       positions=("middle", "last"), mutants=("route-own-first",))  # fmt: skip
+@route(
+    "fault-before-own",
+    "05",
+    "A fault in any record is found before the own one.",
+    positions=("middle", "last"),
+    mutants=("route-own-first",),
+)
 def fault_before(peer: WorkerBench, _p: dict[str, Any]) -> Work:
     n = peer.facts.n_layers
     bad = Hop(b"127.0.0.1", 5, n, n, 0)

@@ -11,11 +11,22 @@ from ds4proto_conformance.verdicts import Deviation
 
 
 def step(
-    peer: WorkerBench, session: int, before: tuple[int, ...], count: int = 1, **more: Any
+    peer: WorkerBench,
+    session: int,
+    before: tuple[int, ...],
+    count: int = 1,
+    **more: Any,
 ) -> tuple[Work, tuple[int, ...]]:
     """Return the WORK that goes on from some tokens, and the tokens after it."""
     tokens = peer.tokens(count)
-    work = peer.make(tokens, pos0=len(before), prefix=before, reset=not before, **more, session=session)
+    work = peer.make(
+        tokens,
+        pos0=len(before),
+        prefix=before,
+        reset=not before,
+        **more,
+        session=session,
+    )
     return work, before + tokens
 
 
@@ -55,7 +66,8 @@ def new_in_the_middle(peer: WorkerBench) -> None:
 )
 def goes_on(peer: WorkerBench, p: dict[str, Any]) -> None:
     """Each WORK is served where the one before it ended."""
-    session, before = peer.session(), ()
+    session = peer.session()
+    before: tuple[int, ...] = ()
     for _ in range(p["steps"] + 1):
         work, before = step(peer, session, before, p["count"], bits=p["bits"])
         peer.answer(peer.send(work)).served("DS4D-SESS-06")
@@ -110,7 +122,7 @@ def position(peer: WorkerBench, p: dict[str, Any]) -> None:
 def reset(peer: WorkerBench, p: dict[str, Any]) -> None:
     """RESET empties a live session and evaluates from position 0."""
     session = peer.session()
-    first, before = step(peer, session, (), p["filled"])
+    first, _ = step(peer, session, (), p["filled"])
     peer.answer(peer.send(first)).served()
     for _ in range(p["again"]):
         work, _ = step(peer, session, (), 2)
@@ -155,8 +167,11 @@ def forgets(peer: WorkerBench) -> None:
     peer.answer(peer.send(other)).served()
     again = peer.answer(peer.send(work)).served().payload
     if again != fresh:
-        raise Deviation("DS4D-SESS-05", "the same answer as in an empty session",
-                        f"{_differing(fresh, again)} bytes differ")  # fmt: skip
+        raise Deviation(
+            "DS4D-SESS-05",
+            "the same answer as in an empty session",
+            f"{_differing(fresh, again)} bytes differ",
+        )
 
 
 @case(
@@ -249,8 +264,11 @@ def same_twice(peer: WorkerBench, p: dict[str, Any]) -> None:
     other = peer.dial("data 2")
     second = peer.answer(peer.send(work, other), other).served().payload
     if first != second:
-        raise Deviation("DS4D-SESS-05", "the same bytes for the same WORK",
-                        f"{_differing(first, second)} bytes differ")  # fmt: skip
+        raise Deviation(
+            "DS4D-SESS-05",
+            "the same bytes for the same WORK",
+            f"{_differing(first, second)} bytes differ",
+        )
 
 
 @case(
@@ -290,12 +308,21 @@ def history_matters(peer: WorkerBench) -> None:
     last = b""
     for at in (0, 2):
         hidden = whole.hidden[at * width : (at + 2) * width]
-        work = peer.make(tokens[at : at + 2], pos0=at, prefix=tokens[:at],
-                         reset=not at, hidden=hidden, session=session)  # fmt: skip
+        work = peer.make(
+            tokens[at : at + 2],
+            pos0=at,
+            prefix=tokens[:at],
+            reset=not at,
+            hidden=hidden,
+            session=session,
+        )
         last = peer.answer(peer.send(work)).served().payload
     if last != once[-len(last) :]:
-        raise Deviation("DS4D-SESS-06", "the rows of the undivided span",
-                        f"{_differing(last, once[-len(last):])} bytes differ")  # fmt: skip
+        raise Deviation(
+            "DS4D-SESS-06",
+            "the rows of the undivided span",
+            f"{_differing(last, once[-len(last) :])} bytes differ",
+        )
 
 
 @case(
@@ -314,4 +341,6 @@ def hash_order(peer: WorkerBench) -> None:
 
 
 def _differing(one: bytes, two: bytes) -> int:
-    return sum(a != b for a, b in zip(one, two, strict=False)) + abs(len(one) - len(two))
+    return sum(a != b for a, b in zip(one, two, strict=False)) + abs(
+        len(one) - len(two)
+    )

@@ -85,9 +85,7 @@ def save_wrong_size(peer: WorkerBench, p: dict[str, Any]) -> None:
     peer.work(1, wire=snapshots.wire).served("DS4D-SNAP-66")
 
 
-def _refused_save(
-    name: str, clause: str, about: str, mutant: str, **lies: Any
-) -> None:
+def _refused_save(name: str, clause: str, about: str, mutant: str, **lies: Any) -> None:
     def body(peer: WorkerBench) -> None:
         snapshots = Snapshots(peer)
         session, tokens = snapshots.filled()
@@ -109,18 +107,48 @@ def _refused_save(
     )(body)
 
 
-_refused_save("other-model", "DS4D-SNAP-02", "A save for another model.",
-              "save-model-unchecked", model_id=lambda p: p.facts.model_id + 1)  # fmt: skip
-_refused_save("other-layers", "DS4D-SNAP-02", "A save of other layers.",
-              "save-layers-unchecked", layer_end=lambda p: p.facts.layer_end + 1)  # fmt: skip
-_refused_save("beyond-context", "DS4D-SNAP-02", "A save of more tokens than fit.",
-              "save-context-unchecked", token_count=lambda p: p.facts.ctx + 1)  # fmt: skip
-_refused_save("unknown-session", "DS4D-SNAP-03", "A save of a session not held.",
-              "save-creates-session", unknown=True)  # fmt: skip
-_refused_save("token-count", "DS4D-SNAP-04", "A save of another number of tokens.",
-              "save-count-unchecked", token_count=4)  # fmt: skip
-_refused_save("token-hash", "DS4D-SNAP-05", "A save with another token hash.",
-              "save-hash-unchecked", token_hash=5)  # fmt: skip
+_refused_save(
+    "other-model",
+    "DS4D-SNAP-02",
+    "A save for another model.",
+    "save-model-unchecked",
+    model_id=lambda p: p.facts.model_id + 1,
+)
+_refused_save(
+    "other-layers",
+    "DS4D-SNAP-02",
+    "A save of other layers.",
+    "save-layers-unchecked",
+    layer_end=lambda p: p.facts.layer_end + 1,
+)
+_refused_save(
+    "beyond-context",
+    "DS4D-SNAP-02",
+    "A save of more tokens than fit.",
+    "save-context-unchecked",
+    token_count=lambda p: p.facts.ctx + 1,
+)
+_refused_save(
+    "unknown-session",
+    "DS4D-SNAP-03",
+    "A save of a session not held.",
+    "save-creates-session",
+    unknown=True,
+)
+_refused_save(
+    "token-count",
+    "DS4D-SNAP-04",
+    "A save of another number of tokens.",
+    "save-count-unchecked",
+    token_count=4,
+)
+_refused_save(
+    "token-hash",
+    "DS4D-SNAP-05",
+    "A save with another token hash.",
+    "save-hash-unchecked",
+    token_hash=5,
+)
 
 
 @case(
@@ -257,24 +285,69 @@ def _refused_load(
     )(body)
 
 
-_refused_load("token-bytes", "DS4D-SNAP-12", "token_bytes that do not fit the count.",
-              "load-token-bytes-unchecked", size=0, token_bytes=8)  # fmt: skip
-_refused_load("message", "DS4D-SNAP-12", "A load that brings a message.",
-              "load-message-unchecked", size=0, message_bytes=1)  # fmt: skip
-_refused_load("token-hash", "DS4D-SNAP-15", "Tokens that do not hash to token_hash.",
-              "load-hash-unchecked", size=100, token_hash=9)  # fmt: skip
-_refused_load("token-hash-empty", "DS4D-SNAP-15", "Refused with nothing missing.",
-              "load-refusal-closes", size=0, token_hash=9)  # fmt: skip
-_refused_load("other-model", "DS4D-SNAP-16", "A load for another model.",
-              "load-model-unchecked", size=12,
-              model_id=lambda p: p.facts.model_id + 1)  # fmt: skip
-_refused_load("other-layers", "DS4D-SNAP-16", "A load of other layers.",
-              "load-layers-unchecked", size=12,
-              layer_start=lambda p: p.facts.layer_start + 1)  # fmt: skip
-_refused_load("outside-vocabulary", "DS4D-SNAP-14", "A token that does not exist.",
-              "load-vocabulary-unchecked", size=100, tokens=(1, 0x7FFFFFFF, 2))  # fmt: skip
-_refused_load("not-a-shard", "DS4D-SNAP-21", "An empty shard is the engine's to refuse.",
-              "load-anything", size=0)  # fmt: skip
+_refused_load(
+    "token-bytes",
+    "DS4D-SNAP-12",
+    "token_bytes that do not fit the count.",
+    "load-token-bytes-unchecked",
+    size=0,
+    token_bytes=8,
+)
+_refused_load(
+    "message",
+    "DS4D-SNAP-12",
+    "A load that brings a message.",
+    "load-message-unchecked",
+    size=0,
+    message_bytes=1,
+)
+_refused_load(
+    "token-hash",
+    "DS4D-SNAP-15",
+    "Tokens that do not hash to token_hash.",
+    "load-hash-unchecked",
+    size=100,
+    token_hash=9,
+)
+_refused_load(
+    "token-hash-empty",
+    "DS4D-SNAP-15",
+    "Refused with nothing missing.",
+    "load-refusal-closes",
+    size=0,
+    token_hash=9,
+)
+_refused_load(
+    "other-model",
+    "DS4D-SNAP-16",
+    "A load for another model.",
+    "load-model-unchecked",
+    size=12,
+    model_id=lambda p: p.facts.model_id + 1,
+)
+_refused_load(
+    "other-layers",
+    "DS4D-SNAP-16",
+    "A load of other layers.",
+    "load-layers-unchecked",
+    size=12,
+    layer_start=lambda p: p.facts.layer_start + 1,
+)
+_refused_load(
+    "outside-vocabulary",
+    "DS4D-SNAP-14",
+    "A token that does not exist.",
+    "load-vocabulary-unchecked",
+    size=100,
+    tokens=(1, 0x7FFFFFFF, 2),
+)
+_refused_load(
+    "not-a-shard",
+    "DS4D-SNAP-21",
+    "An empty shard is the engine's to refuse.",
+    "load-anything",
+    size=0,
+)
 
 
 @case(
@@ -310,8 +383,9 @@ def consumed(peer: WorkerBench, p: dict[str, Any]) -> None:
     peer.work(1, wire=snapshots.wire).served("DS4D-SNAP-68")
 
 
-def _bad_chunk(name: str, clause: str, about: str, mutant: str, size: int, data: int,
-               **lies: Any) -> None:  # fmt: skip
+def _bad_chunk(
+    name: str, clause: str, about: str, mutant: str, size: int, data: int, **lies: Any
+) -> None:
     def body(peer: WorkerBench) -> None:
         snapshots = Snapshots(peer)
         session, tokens = snapshots.filled()
@@ -334,12 +408,32 @@ def _bad_chunk(name: str, clause: str, about: str, mutant: str, size: int, data:
     )(body)
 
 
-_bad_chunk("other-request", "DS4D-SNAP-20", "A chunk of another transfer.",
-           "chunk-id-unchecked", 100, 50, other_request=True)  # fmt: skip
-_bad_chunk("too-long", "DS4D-SNAP-20", "A chunk longer than what is missing.",
-           "chunk-overflow", 100, 101)  # fmt: skip
-_bad_chunk("size-field", "DS4D-SNAP-20", "chunk_bytes that is not the body less 12.",
-           "chunk-size-unchecked", 100, 50, chunk_bytes=49)  # fmt: skip
+_bad_chunk(
+    "other-request",
+    "DS4D-SNAP-20",
+    "A chunk of another transfer.",
+    "chunk-id-unchecked",
+    100,
+    50,
+    other_request=True,
+)
+_bad_chunk(
+    "too-long",
+    "DS4D-SNAP-20",
+    "A chunk longer than what is missing.",
+    "chunk-overflow",
+    100,
+    101,
+)
+_bad_chunk(
+    "size-field",
+    "DS4D-SNAP-20",
+    "chunk_bytes that is not the body less 12.",
+    "chunk-size-unchecked",
+    100,
+    50,
+    chunk_bytes=49,
+)
 
 
 @case(

@@ -21,7 +21,7 @@ def rows(peer: WorkerBench, count: int, bits: int, shift: int = 0) -> bytes:
     size = count * peer.facts.hidden_values
     at = (np.arange(size) * 5 + shift) % len(EXACT)
     values = np.asarray(EXACT, np.float32)[at]
-    half = "bf16" if peer.settings.half == "bf16" else "f16"
+    half: Any = peer.settings.half
     return bytes(activation_codec(bits, half=half).encode(values, rows=count))
 
 
@@ -77,8 +77,12 @@ def zero_is_32(peer: WorkerBench) -> None:
     hidden = peer.hidden(2)
     found = []
     for bits in (32, 0):
-        work = peer.make(tokens, bits=bits, logits=False,
-                         hidden=hidden if peer.facts.layer_start else b"")  # fmt: skip
+        work = peer.make(
+            tokens,
+            bits=bits,
+            logits=False,
+            hidden=hidden if peer.facts.layer_start else b"",
+        )
         found.append(peer.answer(peer.send(work)).served("DS4D-WORK-38").payload)
     if found[0] != found[1]:
         raise Deviation("DS4D-WORK-38", "the rows of width 32", "other rows")
@@ -119,8 +123,11 @@ def exact_32(peer: WorkerBench) -> None:
         work = peer.make(tokens, hidden=values.astype("<f4").tobytes(), logits=False)
         found.append(peer.answer(peer.send(work)).served().payload)
     if found[0] == found[1]:
-        raise Deviation("DS4D-WORK-32", "32-bit input to be used at full width",
-                        "inputs that differ in the last bit give the same rows")  # fmt: skip
+        raise Deviation(
+            "DS4D-WORK-32",
+            "32-bit input to be used at full width",
+            "inputs that differ in the last bit give the same rows",
+        )
 
 
 @case(
@@ -160,7 +167,9 @@ def row_order(peer: WorkerBench) -> None:
     first = peer.make(tokens[:1], hidden=hidden[:width], logits=False)
     alone = peer.answer(peer.send(first)).served().payload
     if whole[:width] != alone:
-        raise Deviation("DS4D-WORK-32", "the row of the first token first", "another row")
+        raise Deviation(
+            "DS4D-WORK-32", "the row of the first token first", "another row"
+        )
 
 
 @case(
@@ -193,14 +202,16 @@ def compare(peer: WorkerBench, wide: bytes, narrow: bytes, bits: int) -> None:
             codec = activation_codec(bits, profile=profile, half=half)  # type: ignore[arg-type]
             if bytes(codec.encode(values)) == narrow:
                 if half != peer.settings.half:
-                    raise Deviation("DS4D-WORK-32", f"16 bit as {peer.settings.half}",
-                                    f"{half}")  # fmt: skip
+                    raise Deviation(
+                        "DS4D-WORK-32", f"16 bit as {peer.settings.half}", f"{half}"
+                    )
                 if bits == 8:
                     peer.note(f"numeric profile of the 8-bit encoder: {profile}")
                 return
     if len(narrow) * 32 != len(wide) * bits:
-        raise Deviation("DS4D-RESULT-25", f"{len(wide) * bits // 32} bytes",
-                        f"{len(narrow)} bytes")  # fmt: skip
+        raise Deviation(
+            "DS4D-RESULT-25", f"{len(wide) * bits // 32} bytes", f"{len(narrow)} bytes"
+        )
     strict = activation_codec(bits)
     due = np.frombuffer(bytes(strict.encode(values)), np.uint8)
     found = np.frombuffer(narrow, np.uint8)

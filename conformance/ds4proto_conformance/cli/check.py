@@ -38,26 +38,45 @@ _ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
 @click.command("check", help=_HELP)
 @click.option("--peer", help="The peer under test.")
 @click.option("--role", type=click.Choice(_ROLES), help="What the peer is.")
-@click.option("--profile", default="full", show_default=True,
-              help="smoke, must, full or dialect:NAME.")
+@click.option(
+    "--profile",
+    default="full",
+    show_default=True,
+    help="smoke, must, full or dialect:NAME.",
+)
 @click.option("--dialect", default="upstream", show_default=True)
-@click.option("--position", type=click.Choice(["first", "middle", "last"]),
-              help="Where a worker has to stand; a wrong place is an error.")
+@click.option(
+    "--position",
+    type=click.Choice(["first", "middle", "last"]),
+    help="Where a worker has to stand; a wrong place is an error.",
+)
 @click.option("-k", "keyword", default="", help="Only cases that match, as pytest's.")
 @click.option("--case", "only", multiple=True, help="Only this case; repeatable.")
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--time-scale", default=1.0, show_default=True,
-              help="Stretches every deadline.")
+@click.option(
+    "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
+)
 @click.option("--repeat", default=1, show_default=True, help="Runs of every case.")
-@click.option("--strength", default=2, show_default=True,
-              help="How many parameters are combined with each other.")
-@click.option("--allow-harm", default="none", show_default=True,
-              type=click.Choice(["none", "session", "process", "memory"]),
-              help="What cases may cost a peer that we did not start.")
+@click.option(
+    "--strength",
+    default=2,
+    show_default=True,
+    help="How many parameters are combined with each other.",
+)
+@click.option(
+    "--allow-harm",
+    default="none",
+    show_default=True,
+    type=click.Choice(["none", "session", "process", "memory"]),
+    help="What cases may cost a peer that we did not start.",
+)
 @click.option("--allow-remote", is_flag=True, help="Listen on other than loopback.")
-@click.option("--drive", default="", help="exec:CMD, http:URL or manual: what makes"
-              " a coordinator start a request.")
+@click.option(
+    "--drive",
+    default="",
+    help="exec:CMD, http:URL or manual: what makes a coordinator start a request.",
+)
 @click.option("--model", default="", help="GGUF file; only its header is read.")
 @click.option("--hidden-values", type=int, help="f32 values of one hidden state.")
 @click.option("--vocab", type=int)
@@ -67,13 +86,21 @@ _ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
 @click.option("--junit", "junit_file", type=click.Path(dir_okay=False))
 @click.option("--html", "html_file", type=click.Path(dir_okay=False))
 @click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False))
-@click.option("--expect", type=click.Path(dir_okay=False),
-              help="Exit 1 only on verdicts that differ from this file.")
+@click.option(
+    "--expect",
+    type=click.Path(dir_okay=False),
+    help="Exit 1 only on verdicts that differ from this file.",
+)
 @click.option("--write-expect", type=click.Path(dir_okay=False))
-@click.option("--diff", "reports", nargs=2, metavar="OLD NEW",
-              help="Compare two reports.")
-@click.option("--matrix", multiple=True, metavar="REPORT",
-              help="Put reports side by side; repeatable.")
+@click.option(
+    "--diff", "reports", nargs=2, metavar="OLD NEW", help="Compare two reports."
+)
+@click.option(
+    "--matrix",
+    multiple=True,
+    metavar="REPORT",
+    help="Put reports side by side; repeatable.",
+)
 @click.option("--list", "listing", is_flag=True, help="Name the cases, run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write the JSON lines.")
 def cmd(**told: Any) -> int:
@@ -110,15 +137,25 @@ def _live(told: Mapping[str, Any]) -> int:
 
     parse_peer(told["peer"])
     select((), told["profile"])
-    names = ("peer", "role", "seed", "time_scale", "dialect", "allow_harm", "repeat",
-             "allow_remote", "drive", "model", "hidden_values", "vocab", "ctx",
-             "n_layers", "strength")  # fmt: skip
+    names = (
+        "peer",
+        "role",
+        "seed",
+        "time_scale",
+        "dialect",
+        "allow_harm",
+        "repeat",
+        "allow_remote",
+        "drive",
+        "model",
+        "hidden_values",
+        "vocab",
+        "ctx",
+        "n_layers",
+        "strength",
+    )
     settings = Settings(**{name: told[name] for name in names})
     settings.position = told["position"] or ""
-    if not told["as_json"]:
-        say = _Progress()
-    else:
-        say = lambda _line: None  # noqa: E731 -- the lines come at the end
     report, status = run(
         settings,
         told["profile"],
@@ -127,7 +164,7 @@ def _live(told: Mapping[str, Any]) -> int:
         report=told["report"],
         command=_command(told),
         only=told["only"],
-        watch=say,
+        watch=(lambda _line: None) if told["as_json"] else _Progress(),
     )
     return _outputs(told, report, status)
 
@@ -149,8 +186,15 @@ class _Progress:
 
 def _command(told: Mapping[str, Any]) -> str:
     words = ["ds4proto", "check", "--peer", told["peer"], "--role", told["role"]]
-    for name in ("dialect", "model", "hidden_values", "vocab", "ctx", "drive",
-                 "n_layers"):  # fmt: skip
+    for name in (
+        "dialect",
+        "model",
+        "hidden_values",
+        "vocab",
+        "ctx",
+        "drive",
+        "n_layers",
+    ):
         value = told[name]
         if value and value != "upstream":
             words += [f"--{name.replace('_', '-')}", str(value)]

@@ -1,4 +1,4 @@
-"""``ds4proto compare``: will two peers work together, and at which widths?"""
+"""``ds4proto compare``: whether two peers fit, and at which widths."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def cmd(a: str, b: str, as_json: bool) -> int:
     reasons, widths = fit(one, two)
     apart = [reason for reason in reasons if not reason.startswith("note:")]
     if as_json:
-        write_json({"a": one, "b": two, "fit": not apart, "reasons": reasons,
-                    "widths": widths})  # fmt: skip
+        write_json(
+            {"a": one, "b": two, "fit": not apart, "reasons": reasons, "widths": widths}
+        )
         return ExitCode.FAILED if apart else ExitCode.PASSED
     console = stdout()
     for reason in reasons:

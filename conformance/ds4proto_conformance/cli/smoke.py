@@ -21,12 +21,16 @@ Exit status: 0 it answers as it should, 1 something failed, 3 it cannot be reach
 
 @click.command("smoke", help=_HELP)
 @click.option("--peer", required=True, help="The peer; see ds4proto check --help.")
-@click.option("--role", type=click.Choice(
-    ["coordinator", "worker", "tp-leader", "tp-worker", "codec"]))  # fmt: skip
+@click.option(
+    "--role",
+    type=click.Choice(["coordinator", "worker", "tp-leader", "tp-worker", "codec"]),
+)
 @click.option("--model", default="", help="GGUF file; only its header is read.")
 @click.option("--time-scale", default=1.0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
-def cmd(peer: str, role: str | None, model: str, time_scale: float, as_json: bool) -> int:
+def cmd(
+    peer: str, role: str | None, model: str, time_scale: float, as_json: bool
+) -> int:
     """Meet a peer and say what it is."""
     from ds4proto.errors import PeerLost as Lost
     from ds4proto_conformance.cli.check import _role_of
@@ -34,7 +38,8 @@ def cmd(peer: str, role: str | None, model: str, time_scale: float, as_json: boo
     from ds4proto_conformance.identity import profile_of
     from ds4proto_conformance.settings import Settings
 
-    settings = Settings(peer, role or _role_of(peer), time_scale=time_scale, model=model)  # type: ignore[arg-type]
+    what: Any = role or _role_of(peer)
+    settings = Settings(peer, what, time_scale=time_scale, model=model)
     report, status = run(settings, "smoke")
     if status is ExitCode.PEER_LOST:
         raise Lost(str(report.footer.get("stopped")))

@@ -71,7 +71,11 @@ def _cut(_peer: Any, connection: Any, event: Any) -> bool:
 
 def _whole(connection: Any, data: bytes) -> bytes:
     """Want a HELLO in one piece."""
-    if connection.kind == "new" and len(data) < 52 and not connection.memory.get("seen"):
+    if (
+        connection.kind == "new"
+        and len(data) < 52
+        and not connection.memory.get("seen")
+    ):
         return b""
     connection.memory["seen"] = True
     return data
@@ -87,24 +91,57 @@ def _f(name: str, about: str, **hooks: Any) -> Fault:
     return Fault(name, "coordinator", "handshake", about, **hooks)
 
 
-_PAIRS = (("06", "07"), ("07", "08"), ("08", "09"), ("09", "10"), ("10", "11"),
-          ("11", "12"), ("12", "15"), ("13", "15"))  # fmt: skip
-_SILENT = {"magic": "01", "other-type": "02", "length": "03", "name-length": "04",
-           "name-nul": "05"}  # fmt: skip
+_PAIRS = (
+    ("06", "07"),
+    ("07", "08"),
+    ("08", "09"),
+    ("09", "10"),
+    ("10", "11"),
+    ("11", "12"),
+    ("12", "15"),
+    ("13", "15"),
+)
+_SILENT = {
+    "magic": "01",
+    "other-type": "02",
+    "length": "03",
+    "name-length": "04",
+    "name-nul": "05",
+}
 
 MUTANTS: Final = (
-    *[_f(f"skip-HELLO-{n}", f"leaves out HELLO check {n}", patch=_without(n))
-      for n in ("06", "07", "08", "09", "10", "11", "12", "13", "14", "15")],
-    *[_f(f"hello-order-{a}-{b}", f"judges HELLO check {b} before {a}", patch=_swap(a, b))
-      for a, b in _PAIRS],
-    *[_f(f"answers-{name}", f"answers a HELLO that breaks check {n}",
-         event=_talks(f"DS4D-HELLO-{n}")) for name, n in _SILENT.items()],
+    *[
+        _f(f"skip-HELLO-{n}", f"leaves out HELLO check {n}", patch=_without(n))
+        for n in ("06", "07", "08", "09", "10", "11", "12", "13", "14", "15")
+    ],
+    *[
+        _f(
+            f"hello-order-{a}-{b}",
+            f"judges HELLO check {b} before {a}",
+            patch=_swap(a, b),
+        )
+        for a, b in _PAIRS
+    ],
+    *[
+        _f(
+            f"answers-{name}",
+            f"answers a HELLO that breaks check {n}",
+            event=_talks(f"DS4D-HELLO-{n}"),
+        )
+        for name, n in _SILENT.items()
+    ],
     _f("hello-answered", "answers a sound HELLO", event=_answers),
-    _f("wants-hidden", "wants has_hidden of every worker", patch=_strict(
-        "DS4D-HELLO-12", lambda h, _e: not h["has_hidden"])),
-    _f("refuses-overlap", "refuses ranges that overlap its own", patch=_strict(
-        "DS4D-HELLO-12", lambda h, _e: h["layer_start"] < 2)),
+    _f(
+        "wants-hidden",
+        "wants has_hidden of every worker",
+        patch=_strict("DS4D-HELLO-12", lambda h, _e: not h["has_hidden"]),
+    ),
+    _f(
+        "refuses-overlap",
+        "refuses ranges that overlap its own",
+        patch=_strict("DS4D-HELLO-12", lambda h, _e: h["layer_start"] < 2),
+    ),
     _f("keeps-replaced", "leaves replaced connections open", event=_keep),
     _f("hello-in-one-piece", "wants a HELLO in one piece", received=_whole),
     _f("hello-cut-answered", "answers a HELLO that was cut short", event=_cut),
-)  # fmt: skip
+)

@@ -42,9 +42,16 @@ def _logits(link: Any, words: Words) -> bytes:
     """Return a sound answer to what is pending."""
     size = link.model.logits_bytes
     asked = link._pending[0].asked
-    words.update(status=0, result_kind=2, telemetry_count=0, telemetry_bytes=0,
-                 payload_bytes=size, payload_bits=32, request=asked.request,
-                 result_hash=asked.result_hash)  # fmt: skip
+    words.update(
+        status=0,
+        result_kind=2,
+        telemetry_count=0,
+        telemetry_bytes=0,
+        payload_bytes=size,
+        payload_bits=32,
+        request=asked.request,
+        result_hash=asked.result_hash,
+    )
     return _body(words, bytes(size))
 
 
@@ -126,8 +133,10 @@ def _ignores_end() -> contextlib.AbstractContextManager[None]:
         if type(found).__name__ != "End":
             own(self, found, now)
 
-    return patched((work_link.WorkLink, "_item", item),
-                   (work_link.WorkLink, "failed", lambda *_: None))  # fmt: skip
+    return patched(
+        (work_link.WorkLink, "_item", item),
+        (work_link.WorkLink, "failed", lambda *_: None),
+    )
 
 
 def _lose(condition: Callable[[Any, Words, bytes], bool]) -> Any:
@@ -154,7 +163,11 @@ def _pieces(connection: Any, data: bytes) -> bytes:
         return b"" if connection.kind == "worker" else data
     size = HEADER_SIZE + unpack_header(data)[2] if len(data) >= HEADER_SIZE else 1 << 20
     if len(data) < size:
-        return data + bytes(12) if len(data) < HEADER_SIZE else data + bytes(size - len(data))
+        return (
+            data + bytes(12)
+            if len(data) < HEADER_SIZE
+            else data + bytes(size - len(data))
+        )
     return data
 
 
@@ -205,7 +218,11 @@ def _stale() -> contextlib.AbstractContextManager[None]:
     def advanced(self: Any, span: Any) -> None:
         before = list(self._tokens), self._hash
         own(self, span)
-        if span.pos0 == 0 and before[0] and list(span.tokens)[: len(before[0])] == before[0]:
+        if (
+            span.pos0 == 0
+            and before[0]
+            and list(span.tokens)[: len(before[0])] == before[0]
+        ):
             self._tokens, self._hash = before
 
     return patched((session.Session, "advanced", advanced))
@@ -252,7 +269,9 @@ def _wants_ack(link: Any, words: Words, _rest: bytes) -> bool:
 
 
 def _last_ack(link: Any, words: Words, _rest: bytes) -> bool:
-    return bool(_asked(link).pipelined and _asked(link).last and not words["result_kind"])
+    return bool(
+        _asked(link).pipelined and _asked(link).last and not words["result_kind"]
+    )
 
 
 def _prefill_hash(link: Any, words: Words, _rest: bytes) -> bool:
@@ -269,65 +288,164 @@ def _takes(name: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
-    _takes("bad-magic", "takes any magic", received=lambda c, d: _any_magic(c, d)
-           if c.kind == "worker" else d),
+    _takes(
+        "bad-magic",
+        "takes any magic",
+        received=lambda c, d: _any_magic(c, d) if c.kind == "worker" else d,
+    ),
     _takes("other-frame", "passes over other frames", received=_skip_frames(2, 3, 99)),
     _takes("short-body", "passes over short RESULTs", received=_skip_frames(4)),
     _takes("error-for-refusal", "takes ERROR for a refusal", received=_skip_frames(2)),
-    _takes("telemetry-count", "does not compare telemetry_count",
-           received=_when(_telemetry_count)),
-    _takes("telemetry-bytes", "does not compare telemetry_bytes",
-           received=_when(_telemetry_bytes)),
-    _takes("payload-bytes", "does not compare payload_bytes",
-           received=_when(_payload_bytes)),
+    _takes(
+        "telemetry-count",
+        "does not compare telemetry_count",
+        received=_when(_telemetry_count),
+    ),
+    _takes(
+        "telemetry-bytes",
+        "does not compare telemetry_bytes",
+        received=_when(_telemetry_bytes),
+    ),
+    _takes(
+        "payload-bytes",
+        "does not compare payload_bytes",
+        received=_when(_payload_bytes),
+    ),
     _takes("request-id", "does not compare request ids", received=_when(_other_id)),
-    _takes("request-upper-half", "compares the lower half of ids",
-           received=_when(_upper_id)),
-    _takes("hidden-width", "takes any width", received=_hidden(
-        lambda _l, w: w["payload_bits"] not in (0, 8, 16, 32))),
+    _takes(
+        "request-upper-half",
+        "compares the lower half of ids",
+        received=_when(_upper_id),
+    ),
+    _takes(
+        "hidden-width",
+        "takes any width",
+        received=_hidden(lambda _l, w: w["payload_bits"] not in (0, 8, 16, 32)),
+    ),
     _takes("hidden-odd-length", "takes half values", received=_hidden(_odd)),
     _takes("hidden-size", "takes any number of rows", received=_hidden(_rows)),
-    _takes("result-hash", "does not compare hashes", received=_when(
-        lambda link, w, _r: w["result_hash"] != _asked(link).result_hash
-        and not _asked(link).pipelined)),
-    _takes("unknown-kind", "takes any kind", received=_when(
-        lambda _l, w, _r: w["result_kind"] > 2)),
-    _takes("logits-size", "takes any number of logits", received=_when(
-        lambda link, w, _r: w["result_kind"] == 2
-        and w["payload_bytes"] != link.model.logits_bytes)),
-    _takes("ack-not-asked", "takes an ACK for an answer", received=_when(
-        lambda link, w, _r: not w["result_kind"] and not _asked(link).pipelined)),
+    _takes(
+        "result-hash",
+        "does not compare hashes",
+        received=_when(
+            lambda link, w, _r: (
+                w["result_hash"] != _asked(link).result_hash
+                and not _asked(link).pipelined
+            )
+        ),
+    ),
+    _takes(
+        "unknown-kind",
+        "takes any kind",
+        received=_when(lambda _l, w, _r: w["result_kind"] > 2),
+    ),
+    _takes(
+        "logits-size",
+        "takes any number of logits",
+        received=_when(
+            lambda link, w, _r: (
+                w["result_kind"] == 2 and w["payload_bytes"] != link.model.logits_bytes
+            )
+        ),
+    ),
+    _takes(
+        "ack-not-asked",
+        "takes an ACK for an answer",
+        received=_when(
+            lambda link, w, _r: not w["result_kind"] and not _asked(link).pipelined
+        ),
+    ),
     _takes("last-ack", "takes an ACK for the last chunk", received=_when(_last_ack)),
-    _takes("prefill-hash", "does not compare hashes of chunks",
-           received=_when(_prefill_hash)),
-    _f("waits-for-the-gone", "faults", "waits for a worker that has gone",
-       patch=_ignores_end),
-    _f("wants-one-record", "telemetry", "wants one telemetry record", received=_lose(
-        lambda _l, w, _r: w["telemetry_count"] != 1)),
-    _f("judges-telemetry", "telemetry", "judges what stands in telemetry",
-       received=_lose(lambda _l, w, r: w["telemetry_count"] == 1
-                      and r[:4] in (bytes(4), b"\xff" * 4))),
-    _f("judges-logits-bits", "codec", "judges payload_bits of logits", received=_lose(
-        lambda _l, w, _r: w["result_kind"] == 2 and w["payload_bits"] != 32)),
-    _f("refuses-not-finite", "codec", "refuses logits that are not finite",
-       received=_lose(_not_finite)),
-    _f("refuses-hidden", "codec", "refuses hidden state", received=_lose(
-        lambda _l, w, _r: w["result_kind"] == 1)),
-    _f("refuses-narrow-hidden", "codec", "refuses 8-bit hidden state", received=_lose(
-        lambda _l, w, _r: w["result_kind"] == 1 and w["payload_bits"] == 8)),
-    _f("result-in-one-piece", "framing", "wants RESULTs in one piece", received=_pieces),
-    _f("drops-on-remote-error", "faults", "drops a worker that refuses",
-       patch=_remote_is_lost),
-    _f("replays-without-reset", "faults", "replays without RESET",
-       patch=_replay(_no_reset)),
-    _f("replays-token-twice", "faults", "replays the last token twice",
-       patch=_replay(_twice)),
-    _f("replays-without-token", "faults", "replays without the last token",
-       patch=_replay(_less)),
+    _takes(
+        "prefill-hash",
+        "does not compare hashes of chunks",
+        received=_when(_prefill_hash),
+    ),
+    _f(
+        "waits-for-the-gone",
+        "faults",
+        "waits for a worker that has gone",
+        patch=_ignores_end,
+    ),
+    _f(
+        "wants-one-record",
+        "telemetry",
+        "wants one telemetry record",
+        received=_lose(lambda _l, w, _r: w["telemetry_count"] != 1),
+    ),
+    _f(
+        "judges-telemetry",
+        "telemetry",
+        "judges what stands in telemetry",
+        received=_lose(
+            lambda _l, w, r: (
+                w["telemetry_count"] == 1 and r[:4] in (bytes(4), b"\xff" * 4)
+            )
+        ),
+    ),
+    _f(
+        "judges-logits-bits",
+        "codec",
+        "judges payload_bits of logits",
+        received=_lose(
+            lambda _l, w, _r: w["result_kind"] == 2 and w["payload_bits"] != 32
+        ),
+    ),
+    _f(
+        "refuses-not-finite",
+        "codec",
+        "refuses logits that are not finite",
+        received=_lose(_not_finite),
+    ),
+    _f(
+        "refuses-hidden",
+        "codec",
+        "refuses hidden state",
+        received=_lose(lambda _l, w, _r: w["result_kind"] == 1),
+    ),
+    _f(
+        "refuses-narrow-hidden",
+        "codec",
+        "refuses 8-bit hidden state",
+        received=_lose(
+            lambda _l, w, _r: w["result_kind"] == 1 and w["payload_bits"] == 8
+        ),
+    ),
+    _f(
+        "result-in-one-piece", "framing", "wants RESULTs in one piece", received=_pieces
+    ),
+    _f(
+        "drops-on-remote-error",
+        "faults",
+        "drops a worker that refuses",
+        patch=_remote_is_lost,
+    ),
+    _f(
+        "replays-without-reset",
+        "faults",
+        "replays without RESET",
+        patch=_replay(_no_reset),
+    ),
+    _f(
+        "replays-token-twice",
+        "faults",
+        "replays the last token twice",
+        patch=_replay(_twice),
+    ),
+    _f(
+        "replays-without-token",
+        "faults",
+        "replays without the last token",
+        patch=_replay(_less),
+    ),
     _f("replay-then-stale", "faults", "forgets the replayed step", patch=_stale),
     _f("replays-for-ever", "faults", "replays again and again", patch=_for_ever),
     _f("request-id-reused", "state", "uses ids twice", patch=_same_id),
-    _f("replays-before-drained", "faults", "replays before all is answered",
-       patch=_undrained),
+    _f(
+        "replays-before-drained",
+        "faults",
+        "replays before all is answered",
+        patch=_undrained,
+    ),
     _f("wants-ack", "state", "refuses logits for a chunk", received=_lose(_wants_ack)),
-)  # fmt: skip
+)

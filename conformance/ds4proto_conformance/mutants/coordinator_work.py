@@ -19,7 +19,9 @@ RESET, ACK = 4, 8
 Patch = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-def _if(condition: Callable[[dict[str, int]], bool], change: Callable[[Parts], Any]) -> Any:
+def _if(
+    condition: Callable[[dict[str, int]], bool], change: Callable[[Parts], Any]
+) -> Any:
     def some(parts: Parts) -> None:
         if condition(parts.words):
             change(parts)
@@ -158,56 +160,134 @@ def _state(name: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
-    _state("first-without-reset", "begins a session without RESET", out=_if(
-        _always, _set(flags=lambda v: v & ~RESET))),
-    _state("first-hash-zero", "begins with prefix hash 0", out=_if(
-        lambda w: w["pos0"] == 0, _set(prefix_hash=lambda v: v ^ TOKEN_HASH_START))),
-    _state("ids-from-zero", "counts requests from 0", out=_if(
-        _always, _set(request=lambda v: v - 1))),
-    _state("session-zero", "has session id 0", out=_if(
-        _always, _set(session=lambda _v: 0))),
-    _state("decode-position-off", "decodes one position too far", out=_if(
-        _decode, _set(pos0=lambda v: v + 1))),
+    _state(
+        "first-without-reset",
+        "begins a session without RESET",
+        out=_if(_always, _set(flags=lambda v: v & ~RESET)),
+    ),
+    _state(
+        "first-hash-zero",
+        "begins with prefix hash 0",
+        out=_if(
+            lambda w: w["pos0"] == 0, _set(prefix_hash=lambda v: v ^ TOKEN_HASH_START)
+        ),
+    ),
+    _state(
+        "ids-from-zero",
+        "counts requests from 0",
+        out=_if(_always, _set(request=lambda v: v - 1)),
+    ),
+    _state(
+        "session-zero", "has session id 0", out=_if(_always, _set(session=lambda _v: 0))
+    ),
+    _state(
+        "decode-position-off",
+        "decodes one position too far",
+        out=_if(_decode, _set(pos0=lambda v: v + 1)),
+    ),
     _state("decode-prefix-stale", "decodes on another prefix", out=work(_stale_prefix)),
-    _state("decode-with-reset", "sends RESET with every step", out=_if(
-        _always, _set(flags=lambda v: v | RESET))),
-    _state("ids-by-two", "counts requests by two", out=_if(
-        _always, _set(request=lambda v: 2 * v - 1))),
-    _state("result-hash-off", "sends another result hash", out=_if(
-        _always, _set(result_hash=lambda v: v ^ 2))),
+    _state(
+        "decode-with-reset",
+        "sends RESET with every step",
+        out=_if(_always, _set(flags=lambda v: v | RESET)),
+    ),
+    _state(
+        "ids-by-two",
+        "counts requests by two",
+        out=_if(_always, _set(request=lambda v: 2 * v - 1)),
+    ),
+    _state(
+        "result-hash-off",
+        "sends another result hash",
+        out=_if(_always, _set(result_hash=lambda v: v ^ 2)),
+    ),
     _state("suffix-with-all", "sends a token of the prefix again", patch=_suffix_all),
-    _state("flag-undefined", "sets an undefined flag", out=_if(
-        _always, _set(flags=lambda v: v | 0x20))),
-    _state("input-flag-missing", "does not set INPUT_HC", out=_if(
-        _always, _set(flags=lambda v: v & ~1))),
-    _state("logits-flag-missing", "does not set OUTPUT_LOGITS", out=_if(
-        _always, _set(flags=lambda v: v & ~2))),
-    _f("hidden-one-row", "codec", "sends the first row alone", out=_if(
-        lambda w: w["n_tokens"] > 1, _one_row)),
-    _f("beyond-its-context", "limits", "sends spans past its context", out=_if(
-        _decode, _beyond)),
-    _f("route-port-swapped", "handshake", "writes ports low byte first",
-       out=_blob(_port_swapped)),
+    _state(
+        "flag-undefined",
+        "sets an undefined flag",
+        out=_if(_always, _set(flags=lambda v: v | 0x20)),
+    ),
+    _state(
+        "input-flag-missing",
+        "does not set INPUT_HC",
+        out=_if(_always, _set(flags=lambda v: v & ~1)),
+    ),
+    _state(
+        "logits-flag-missing",
+        "does not set OUTPUT_LOGITS",
+        out=_if(_always, _set(flags=lambda v: v & ~2)),
+    ),
+    _f(
+        "hidden-one-row",
+        "codec",
+        "sends the first row alone",
+        out=_if(lambda w: w["n_tokens"] > 1, _one_row),
+    ),
+    _f(
+        "beyond-its-context",
+        "limits",
+        "sends spans past its context",
+        out=_if(_decode, _beyond),
+    ),
+    _f(
+        "route-port-swapped",
+        "handshake",
+        "writes ports low byte first",
+        out=_blob(_port_swapped),
+    ),
     _f("route-host-name", "handshake", "writes a host name", out=_blob(_host_name)),
-    _f("return-kind-0", "handshake", "writes a return record of kind 0", out=_blob(
-        lambda raw: raw[:-12] + bytes(12))),
-    _f("route-index-1", "handshake", "counts hops from 1", out=_if(
-        _always, _set(route_index=lambda v: v + 1))),
-    _f("route-with-itself", "handshake", "puts itself on the route",
-       out=work(_with_itself)),
-    _f("route-reversed", "handshake", "writes the route from its end",
-       patch=_reversed_route),
+    _f(
+        "return-kind-0",
+        "handshake",
+        "writes a return record of kind 0",
+        out=_blob(lambda raw: raw[:-12] + bytes(12)),
+    ),
+    _f(
+        "route-index-1",
+        "handshake",
+        "counts hops from 1",
+        out=_if(_always, _set(route_index=lambda v: v + 1)),
+    ),
+    _f(
+        "route-with-itself",
+        "handshake",
+        "puts itself on the route",
+        out=work(_with_itself),
+    ),
+    _f(
+        "route-reversed",
+        "handshake",
+        "writes the route from its end",
+        patch=_reversed_route,
+    ),
     _state("route-kept", "keeps its route when workers register", patch=_route_kept),
     _state("oldest-first", "prefers the worker that registered first", patch=_oldest),
-    _state("hidden-not-needed", "takes a middle hop without hidden state",
-           patch=_hidden_unneeded),
+    _state(
+        "hidden-not-needed",
+        "takes a middle hop without hidden state",
+        patch=_hidden_unneeded,
+    ),
     _state("last-chunk-ack", "asks an ACK of the last chunk", out=work(_last_ack)),
-    _state("first-chunk-full", "asks a full answer of an early chunk",
-           out=work(_first_full)),
-    _state("reset-every-chunk", "sends RESET with every chunk", out=_if(
-        lambda w: bool(w["flags"] & ACK), _set(flags=lambda v: v | RESET))),
-    _f("window-open", "limits", "sends all chunks at once", settings=lambda s:
-       replace(s, window=64, send_depth=8, chunk=2)),
-    _f("window-1", "limits", "sends one chunk at a time", settings=lambda s:
-       replace(s, window=1)),
-)  # fmt: skip
+    _state(
+        "first-chunk-full",
+        "asks a full answer of an early chunk",
+        out=work(_first_full),
+    ),
+    _state(
+        "reset-every-chunk",
+        "sends RESET with every chunk",
+        out=_if(lambda w: bool(w["flags"] & ACK), _set(flags=lambda v: v | RESET)),
+    ),
+    _f(
+        "window-open",
+        "limits",
+        "sends all chunks at once",
+        settings=lambda s: replace(s, window=64, send_depth=8, chunk=2),
+    ),
+    _f(
+        "window-1",
+        "limits",
+        "sends one chunk at a time",
+        settings=lambda s: replace(s, window=1),
+    ),
+)

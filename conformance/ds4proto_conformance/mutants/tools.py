@@ -166,7 +166,9 @@ def skip_check(clause: str) -> Callable[[], contextlib.AbstractContextManager[No
     return patch
 
 
-def swap(first: str, second: str) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def swap(
+    first: str, second: str
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Return a patch after which the second check is judged before the first."""
 
     def patch() -> contextlib.AbstractContextManager[None]:

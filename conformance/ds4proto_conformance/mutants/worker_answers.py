@@ -18,7 +18,9 @@ from ds4proto_conformance.peers.faults import Fault, patched
 Change = Callable[[Parts], bool | None]
 
 
-def _word(name: str, value: Callable[[int], int], *, failed: bool | None = False) -> Any:
+def _word(
+    name: str, value: Callable[[int], int], *, failed: bool | None = False
+) -> Any:
     def change(parts: Parts) -> None:
         parts.words[name] = value(parts.words[name])
 
@@ -148,7 +150,9 @@ def _closes(peer: Any, connection: Any, event: Any) -> bool:
     if not isinstance(event, Transmit) or connection is None:
         return False
     frame = b"".join(map(bytes, event.buffers))
-    if unpack_header(frame)[1] != 4 or frame[HEADER_SIZE + 16 : HEADER_SIZE + 20] == bytes(4):
+    if unpack_header(frame)[1] != 4 or frame[
+        HEADER_SIZE + 16 : HEADER_SIZE + 20
+    ] == bytes(4):
         return False
     connection.sock.sendall(frame)
     peer.end(connection)
@@ -273,76 +277,203 @@ def _f(name: str, category: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
-    _f("request-low-half", "state", "echoes the lower half of the request id",
-       out=_word("request", _low_half)),
-    _f("request-zero", "state", "answers with request id 0",
-       out=_word("request", lambda _v: 0)),
-    _f("result-hash-zero", "state", "answers with hash 0",
-       out=_word("result_hash", lambda _v: 0)),
-    _f("result-hash-is-prefix", "state", "answers with another hash",
-       out=_word("result_hash", lambda v: v ^ 1 << 63)),
+    _f(
+        "request-low-half",
+        "state",
+        "echoes the lower half of the request id",
+        out=_word("request", _low_half),
+    ),
+    _f(
+        "request-zero",
+        "state",
+        "answers with request id 0",
+        out=_word("request", lambda _v: 0),
+    ),
+    _f(
+        "result-hash-zero",
+        "state",
+        "answers with hash 0",
+        out=_word("result_hash", lambda _v: 0),
+    ),
+    _f(
+        "result-hash-is-prefix",
+        "state",
+        "answers with another hash",
+        out=_word("result_hash", lambda v: v ^ 1 << 63),
+    ),
     _f("answers-twice", "state", "sends every RESULT twice", out=_twice),
-    _f("refusals-first", "state", "refusals overtake answers", out=_refusals_first,
-       received=_busy),
-    _f("ack-ignored", "state", "answers ACK_ONLY in full",
-       patch=_want(lambda _w: "no ack")),
+    _f(
+        "refusals-first",
+        "state",
+        "refusals overtake answers",
+        out=_refusals_first,
+        received=_busy,
+    ),
+    _f(
+        "ack-ignored",
+        "state",
+        "answers ACK_ONLY in full",
+        patch=_want(lambda _w: "no ack"),
+    ),
     _f("ack-with-bits", "state", "an ACK that states a width", out=_ack(_ack_bits)),
-    _f("ack-with-payload", "state", "an ACK with a payload",
-       out=_ack(lambda p: p.put(payload=bytes(4)))),
-    _f("logits-always", "state", "answers logits though nobody asked",
-       patch=_want(lambda _w: "logits")),
-    _f("logits-bits-of-work", "codec", "logits marked with another width",
-       out=_of_kind(LOGITS, _set(payload_bits=16))),
-    _f("logits-cut", "codec", "the last logit is missing",
-       out=_of_kind(LOGITS, lambda p: p.put(payload=p.payload[:-4]))),
+    _f(
+        "ack-with-payload",
+        "state",
+        "an ACK with a payload",
+        out=_ack(lambda p: p.put(payload=bytes(4))),
+    ),
+    _f(
+        "logits-always",
+        "state",
+        "answers logits though nobody asked",
+        patch=_want(lambda _w: "logits"),
+    ),
+    _f(
+        "logits-bits-of-work",
+        "codec",
+        "logits marked with another width",
+        out=_of_kind(LOGITS, _set(payload_bits=16)),
+    ),
+    _f(
+        "logits-cut",
+        "codec",
+        "the last logit is missing",
+        out=_of_kind(LOGITS, lambda p: p.put(payload=p.payload[:-4])),
+    ),
     _f("logits-of-first", "codec", "logits of the first token", evaluate=_first_logits),
-    _f("hidden-last-row", "codec", "returns the last row alone",
-       out=_of_kind(HIDDEN_STATE, _last_row)),
-    _f("bits-zero-echoed", "codec", "echoes width 0 instead of 32",
-       received=frames_in(_zero_bits), out=_of_kind(HIDDEN_STATE, _echo_zero)),
+    _f(
+        "hidden-last-row",
+        "codec",
+        "returns the last row alone",
+        out=_of_kind(HIDDEN_STATE, _last_row),
+    ),
+    _f(
+        "bits-zero-echoed",
+        "codec",
+        "echoes width 0 instead of 32",
+        received=frames_in(_zero_bits),
+        out=_of_kind(HIDDEN_STATE, _echo_zero),
+    ),
     _f("bits-zero-refused", "codec", "refuses width 0", patch=_no_zero),
-    _f("refusal-with-hash", "state", "a refusal with a result hash",
-       out=_refusal(_set(result_hash=5))),
-    _f("refusal-with-kind", "state", "a refusal with a result kind",
-       out=_refusal(_set(result_kind=2))),
-    _f("refusal-with-bits", "state", "a refusal with a width",
-       out=_refusal(_set(payload_bits=32))),
-    _f("refusal-status-zero", "state", "a refusal with status 0",
-       out=_refusal(_set(status=0))),
+    _f(
+        "refusal-with-hash",
+        "state",
+        "a refusal with a result hash",
+        out=_refusal(_set(result_hash=5)),
+    ),
+    _f(
+        "refusal-with-kind",
+        "state",
+        "a refusal with a result kind",
+        out=_refusal(_set(result_kind=2)),
+    ),
+    _f(
+        "refusal-with-bits",
+        "state",
+        "a refusal with a width",
+        out=_refusal(_set(payload_bits=32)),
+    ),
+    _f(
+        "refusal-status-zero",
+        "state",
+        "a refusal with status 0",
+        out=_refusal(_set(status=0)),
+    ),
     _f("refusal-terminated", "state", "texts end with NUL", out=_refusal(_terminated)),
     _f("refusal-empty", "state", "refuses without a text", out=_refusal(_mute)),
     _f("refusal-closes", "liveness", "closes behind a refusal", event=_closes),
-    _f("refusal-with-telemetry", "telemetry", "a refusal with telemetry",
-       out=_refusal(_with_telemetry)),
-    _f("telemetry-missing", "telemetry", "sends no telemetry",
-       out=result(lambda p: p.put(telemetry=b""))),
-    _f("telemetry-twice", "telemetry", "sends its record twice",
-       out=result(lambda p: p.put(telemetry=p.telemetry * 2))),
-    _f("telemetry-layers-off", "telemetry", "layers one too far",
-       out=_record(_add(layer_end=1))),
-    _f("telemetry-pos-off", "telemetry", "position behind the span",
-       out=_record(lambda w: w.update(pos0=w["pos0"] + w["n_tokens"]))),
-    _f("telemetry-index-off", "telemetry", "route index counted from 1",
-       out=_record(_add(route_index=1))),
-    _f("telemetry-input-off", "telemetry", "input without the hidden bytes",
-       out=_record(_tokens_only)),
-    _f("telemetry-output-off", "telemetry", "output bytes 0 beside a payload",
-       out=_record(lambda w: w.update(output_bytes=w["output_bytes"] // 2))),
-    _f("telemetry-waits", "telemetry", "a last hop that waited",
-       out=_record(_add(downstream_wait_usec=7))),
-    _f("telemetry-nanoseconds", "telemetry", "times in another unit",
-       out=_record(_scale)),
+    _f(
+        "refusal-with-telemetry",
+        "telemetry",
+        "a refusal with telemetry",
+        out=_refusal(_with_telemetry),
+    ),
+    _f(
+        "telemetry-missing",
+        "telemetry",
+        "sends no telemetry",
+        out=result(lambda p: p.put(telemetry=b"")),
+    ),
+    _f(
+        "telemetry-twice",
+        "telemetry",
+        "sends its record twice",
+        out=result(lambda p: p.put(telemetry=p.telemetry * 2)),
+    ),
+    _f(
+        "telemetry-layers-off",
+        "telemetry",
+        "layers one too far",
+        out=_record(_add(layer_end=1)),
+    ),
+    _f(
+        "telemetry-pos-off",
+        "telemetry",
+        "position behind the span",
+        out=_record(lambda w: w.update(pos0=w["pos0"] + w["n_tokens"])),
+    ),
+    _f(
+        "telemetry-index-off",
+        "telemetry",
+        "route index counted from 1",
+        out=_record(_add(route_index=1)),
+    ),
+    _f(
+        "telemetry-input-off",
+        "telemetry",
+        "input without the hidden bytes",
+        out=_record(_tokens_only),
+    ),
+    _f(
+        "telemetry-output-off",
+        "telemetry",
+        "output bytes 0 beside a payload",
+        out=_record(lambda w: w.update(output_bytes=w["output_bytes"] // 2)),
+    ),
+    _f(
+        "telemetry-waits",
+        "telemetry",
+        "a last hop that waited",
+        out=_record(_add(downstream_wait_usec=7)),
+    ),
+    _f(
+        "telemetry-nanoseconds",
+        "telemetry",
+        "times in another unit",
+        out=_record(_scale),
+    ),
     _f("f16-is-bf16", "codec", "16 bit is BF16", patch=_engine(pack=_bf16)),
-    _f("f16-big-endian", "codec", "16 bit high byte first",
-       patch=_engine(pack=_swapped_16)),
+    _f(
+        "f16-big-endian",
+        "codec",
+        "16 bit high byte first",
+        patch=_engine(pack=_swapped_16),
+    ),
     _f("e4m3-to-even", "codec", "8 bit rounds ties to even", patch=_engine(pack=_even)),
-    _f("e4m3-truncates", "codec", "8 bit cuts instead of rounding",
-       patch=_engine(pack=_truncate)),
-    _f("hidden-in-big-endian", "codec", "reads 32-bit input high byte first",
-       patch=_engine(unpack=_big_in)),
-    _f("f32-through-f16", "codec", "narrows 32-bit input", patch=_engine(
-        unpack=_through_half)),
+    _f(
+        "e4m3-truncates",
+        "codec",
+        "8 bit cuts instead of rounding",
+        patch=_engine(pack=_truncate),
+    ),
+    _f(
+        "hidden-in-big-endian",
+        "codec",
+        "reads 32-bit input high byte first",
+        patch=_engine(unpack=_big_in),
+    ),
+    _f(
+        "f32-through-f16",
+        "codec",
+        "narrows 32-bit input",
+        patch=_engine(unpack=_through_half),
+    ),
     _f("rows-reversed", "codec", "rows in reverse order", evaluate=_reversed_rows),
-    _f("layer-0-always-32", "codec", "layer 0 answers at 32 bits", position="first",
-       patch=_layer_0_bits),
-)  # fmt: skip
+    _f(
+        "layer-0-always-32",
+        "codec",
+        "layer 0 answers at 32 bits",
+        position="first",
+        patch=_layer_0_bits,
+    ),
+)

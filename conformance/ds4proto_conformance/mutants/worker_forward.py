@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ds4proto.link import ds4d_forward as forward
-from ds4proto.link import ds4d_worker_queue as worker_queue
+from ds4proto.link import ds4d_worker_queue
 from ds4proto.link.ds4d_frames import RESULT_PART, TELEMETRY_PART
 from ds4proto.schema.ds4d_result import ACK
 from ds4proto_conformance.mutants.tools import Parts, frames_in, result, work
@@ -17,6 +17,7 @@ from ds4proto_conformance.peers import engine as small_engine
 from ds4proto_conformance.peers.faults import Fault, patched
 
 Change = Callable[[Parts], bool | None]
+worker_queue: Any = ds4d_worker_queue
 _RELAYED = worker_queue.Queue.relayed
 
 
@@ -60,8 +61,12 @@ def _keep_zero() -> contextlib.AbstractContextManager[None]:
 
     def frame(fixed: Any, tokens: Any, hidden: Any, blob: Any) -> Any:
         zero = _ZERO.pop("seen", False)
-        return own({**fixed, "input_hc_bits": 0 if zero else fixed["input_hc_bits"]},
-                   tokens, hidden, blob)  # fmt: skip
+        return own(
+            {**fixed, "input_hc_bits": 0 if zero else fixed["input_hc_bits"]},
+            tokens,
+            hidden,
+            blob,
+        )
 
     return patched((worker_queue, "work_frame", frame))
 
@@ -125,8 +130,11 @@ def _answers_ack() -> contextlib.AbstractContextManager[None]:
             own(self, work_, event, record, now)
             return
         frame = worker_queue.result_frame(
-            work_.fields["request"], result_hash=work_.fields["result_hash"],
-            kind=ACK, telemetry=TELEMETRY_PART.build(record))  # fmt: skip
+            work_.fields["request"],
+            result_hash=work_.fields["result_hash"],
+            kind=ACK,
+            telemetry=TELEMETRY_PART.build(record),
+        )
         self._answer_request(work_.fields["request"], frame)
 
     return patched((worker_queue.Queue, "_forward", instead))
@@ -144,12 +152,16 @@ def _failure(change: Callable[[Any, Any, list[int], Any, float], None]) -> Any:
     return lambda: patched((worker_queue.Queue, "forward_failed", change))
 
 
-def _dial_closes(self: Any, link: Any, _waiting: list[int], fault: Any, now: float) -> None:
+def _dial_closes(
+    self: Any, link: Any, _waiting: list[int], fault: Any, now: float
+) -> None:
     self._forwards.pop((link.host, link.port), None)
     self.forward_ended(fault, now)
 
 
-def _dial_silent(self: Any, link: Any, _waiting: list[int], _fault: Any, now: float) -> None:
+def _dial_silent(
+    self: Any, link: Any, _waiting: list[int], _fault: Any, now: float
+) -> None:
     self._forwards.pop((link.host, link.port), None)
     self._slots.clear()
     self.pump(now)
@@ -159,12 +171,16 @@ def _loss(change: Callable[[Any, Any, list[int], Any, float], None]) -> Any:
     return lambda: patched((worker_queue.Queue, "forward_lost", change))
 
 
-def _loss_silent(self: Any, link: Any, _waiting: list[int], fault: Any, now: float) -> None:
+def _loss_silent(
+    self: Any, link: Any, _waiting: list[int], fault: Any, now: float
+) -> None:
     self._forwards.pop((link.host, link.port), None)
     self.forward_ended(fault, now)
 
 
-def _loss_open(self: Any, link: Any, waiting: list[int], fault: Any, now: float) -> None:
+def _loss_open(
+    self: Any, link: Any, waiting: list[int], fault: Any, now: float
+) -> None:
     self._forwards.pop((link.host, link.port), None)
     for request in waiting:
         self._answer_request(request, worker_queue.refusal_frame(request, fault.text))
@@ -174,7 +190,9 @@ def _loss_open(self: Any, link: Any, waiting: list[int], fault: Any, now: float)
 _LOST = worker_queue.Queue.forward_lost
 
 
-def _idle_ignored(self: Any, link: Any, waiting: list[int], fault: Any, now: float) -> None:
+def _idle_ignored(
+    self: Any, link: Any, waiting: list[int], fault: Any, now: float
+) -> None:
     if waiting or fault.clause != "DS4D-FWD-11":
         _LOST(self, link, waiting, fault, now)
     else:
@@ -237,8 +255,11 @@ def _reversed(connection: Any, frame: bytes) -> list[bytes]:
     if words["telemetry_count"] < 2:
         return [frame]
     changed = dict(words, request=words["request"] ^ 2)
-    return [frame[:HEADER_SIZE] + RESULT_PART.build(changed)
-            + frame[HEADER_SIZE + RESULT_PART.size :]]  # fmt: skip
+    return [
+        frame[:HEADER_SIZE]
+        + RESULT_PART.build(changed)
+        + frame[HEADER_SIZE + RESULT_PART.size :]
+    ]
 
 
 def _f(name: str, category: str, about: str, **hooks: Any) -> Fault:
@@ -249,75 +270,177 @@ def _fwd(name: str, about: str, **hooks: Any) -> Fault:
     return _f(name, "forwarding", about, **hooks)
 
 
-
 MUTANTS: Final = (
-    _fwd("forward-own-layers", "forwards its own layers", out=_set(
-        layer_start=lambda _v: 2, layer_end=lambda _v: 4)),
-    _fwd("forward-index-kept", "does not count the route on", out=_set(
-        route_index=lambda v: v - 1)),
-    _fwd("forward-index-1", "always forwards route index 1", out=_set(
-        route_index=lambda _v: 1)),
-    _fwd("forward-logits-lost", "never asks for logits", out=_set(
-        flags=lambda v: v & ~2)),
-    _fwd("forward-logits-always", "always asks for logits", out=_set(
-        flags=lambda v: v | 2)),
+    _fwd(
+        "forward-own-layers",
+        "forwards its own layers",
+        out=_set(layer_start=lambda _v: 2, layer_end=lambda _v: 4),
+    ),
+    _fwd(
+        "forward-index-kept",
+        "does not count the route on",
+        out=_set(route_index=lambda v: v - 1),
+    ),
+    _fwd(
+        "forward-index-1",
+        "always forwards route index 1",
+        out=_set(route_index=lambda _v: 1),
+    ),
+    _fwd(
+        "forward-logits-lost", "never asks for logits", out=_set(flags=lambda v: v & ~2)
+    ),
+    _fwd(
+        "forward-logits-always",
+        "always asks for logits",
+        out=_set(flags=lambda v: v | 2),
+    ),
     _fwd("forward-reset-lost", "forwards no RESET", out=_set(flags=lambda v: v & ~4)),
     _fwd("forward-ack-lost", "forwards no ACK_ONLY", out=_set(flags=lambda v: v & ~8)),
-    _fwd("forward-new-request", "forwards under an id of its own", out=_set(
-        request=lambda v: v ^ 0x55)),
-    _fwd("forward-hash-swapped", "swaps the halves of the prefix hash", out=_set(
-        prefix_hash=lambda v: (v << 32 | v >> 32) & (1 << 64) - 1)),
+    _fwd(
+        "forward-new-request",
+        "forwards under an id of its own",
+        out=_set(request=lambda v: v ^ 0x55),
+    ),
+    _fwd(
+        "forward-hash-swapped",
+        "swaps the halves of the prefix hash",
+        out=_set(prefix_hash=lambda v: (v << 32 | v >> 32) & (1 << 64) - 1),
+    ),
     _fwd("forward-route-cut", "writes the route anew", out=work(_route_cut)),
     _fwd("forward-always-32", "forwards at 32 bits", out=work(_wide)),
-    _fwd("forward-zero-kept", "forwards width 0", patch=_keep_zero,
-         received=frames_in(_note_zero)),
+    _fwd(
+        "forward-zero-kept",
+        "forwards width 0",
+        patch=_keep_zero,
+        received=frames_in(_note_zero),
+    ),
     _fwd("forward-not-evaluated", "forwards what it received", evaluate=_not_evaluated),
-    _fwd("forward-rounds-to-even", "re-encodes with ties to even",
-         patch=lambda: patched((small_engine, "pack", _even))),
+    _fwd(
+        "forward-rounds-to-even",
+        "re-encodes with ties to even",
+        patch=lambda: patched((small_engine, "pack", _even)),
+    ),
     _fwd("forward-ack-answered", "answers ACK_ONLY by itself", patch=_answers_ack),
     _fwd("forward-dials-each-time", "dials for every request", patch=_dials_each),
-    _fwd("forward-window-1", "forwards one request at a time", settings=lambda limits:
-         limits.__class__(forward_window=1)),
-    _fwd("relay-changes-bits", "marks what it relays as 32 bits", out=_relay(
-        lambda p: p.words.update(payload_bits=32))),
-    _fwd("relay-changes-payload", "turns what it relays round", out=_relay(
-        _other_payload)),
+    _fwd(
+        "forward-window-1",
+        "forwards one request at a time",
+        settings=lambda limits: limits.__class__(forward_window=1),
+    ),
+    _fwd(
+        "relay-changes-bits",
+        "marks what it relays as 32 bits",
+        out=_relay(lambda p: p.words.update(payload_bits=32)),
+    ),
+    _fwd(
+        "relay-changes-payload",
+        "turns what it relays round",
+        out=_relay(_other_payload),
+    ),
     _fwd("relay-reversed", "relays under another id", out=_reversed),
-    _fwd("relay-rewrites-error", "words relayed errors anew", out=_relay_error(
-        lambda p: p.put(payload=b"next worker failed"))),
-    _fwd("relay-error-bare", "relays errors without its record", out=_relay_error(
-        _cut_last)),
-    _f("telemetry-in-front", "telemetry", "puts its record in front", out=_relay(_turn)),
+    _fwd(
+        "relay-rewrites-error",
+        "words relayed errors anew",
+        out=_relay_error(lambda p: p.put(payload=b"next worker failed")),
+    ),
+    _fwd(
+        "relay-error-bare",
+        "relays errors without its record",
+        out=_relay_error(_cut_last),
+    ),
+    _f(
+        "telemetry-in-front", "telemetry", "puts its record in front", out=_relay(_turn)
+    ),
     _f("telemetry-not-appended", "telemetry", "adds no record", out=_relay(_cut_last)),
-    _f("telemetry-index-zero", "telemetry", "says route index 0", out=_own(
-        lambda w: w.update(route_index=0))),
-    _f("forward-record-of-next", "telemetry", "tells the next slice", out=_own(
-        lambda w: w.update(layer_start=w["layer_end"] + 1, layer_end=7))),
-    _f("forward-record-no-output", "telemetry", "says it put out nothing", out=_own(
-        lambda w: w.update(output_bytes=0))),
-    _f("forward-wait-missing", "telemetry", "measures no wait", out=_own(
-        lambda w: w.update(downstream_wait_usec=0))),
-    _f("forward-dial-closes", "faults", "closes when it cannot dial",
-       patch=_failure(_dial_closes)),
-    _f("forward-dial-silent", "faults", "is silent when it cannot dial",
-       patch=_failure(_dial_silent)),
-    _f("forward-loss-silent", "faults", "closes without an error", patch=_loss(
-        _loss_silent)),
-    _f("forward-loss-stays-open", "faults", "stays open behind a loss", patch=_loss(
-        _loss_open)),
-    _f("forward-idle-loss-ignored", "faults", "passes over an idle loss", patch=_loss(
-        _idle_ignored)),
-    _f("forward-extra-result-ignored", "faults", "passes over surplus RESULTs",
-       patch=_extra_ignored),
-    _f("forward-skips-others", "faults", "passes over other frames from below",
-       received=_below(frames_in(_others_skipped))),
-    _f("forward-short-result-padded", "faults", "passes over short RESULTs",
-       received=_below(frames_in(_short_padded))),
+    _f(
+        "telemetry-index-zero",
+        "telemetry",
+        "says route index 0",
+        out=_own(lambda w: w.update(route_index=0)),
+    ),
+    _f(
+        "forward-record-of-next",
+        "telemetry",
+        "tells the next slice",
+        out=_own(lambda w: w.update(layer_start=w["layer_end"] + 1, layer_end=7)),
+    ),
+    _f(
+        "forward-record-no-output",
+        "telemetry",
+        "says it put out nothing",
+        out=_own(lambda w: w.update(output_bytes=0)),
+    ),
+    _f(
+        "forward-wait-missing",
+        "telemetry",
+        "measures no wait",
+        out=_own(lambda w: w.update(downstream_wait_usec=0)),
+    ),
+    _f(
+        "forward-dial-closes",
+        "faults",
+        "closes when it cannot dial",
+        patch=_failure(_dial_closes),
+    ),
+    _f(
+        "forward-dial-silent",
+        "faults",
+        "is silent when it cannot dial",
+        patch=_failure(_dial_silent),
+    ),
+    _f(
+        "forward-loss-silent",
+        "faults",
+        "closes without an error",
+        patch=_loss(_loss_silent),
+    ),
+    _f(
+        "forward-loss-stays-open",
+        "faults",
+        "stays open behind a loss",
+        patch=_loss(_loss_open),
+    ),
+    _f(
+        "forward-idle-loss-ignored",
+        "faults",
+        "passes over an idle loss",
+        patch=_loss(_idle_ignored),
+    ),
+    _f(
+        "forward-extra-result-ignored",
+        "faults",
+        "passes over surplus RESULTs",
+        patch=_extra_ignored,
+    ),
+    _f(
+        "forward-skips-others",
+        "faults",
+        "passes over other frames from below",
+        received=_below(frames_in(_others_skipped)),
+    ),
+    _f(
+        "forward-short-result-padded",
+        "faults",
+        "passes over short RESULTs",
+        received=_below(frames_in(_short_padded)),
+    ),
     _f("forward-id-unchecked", "faults", "does not compare ids", patch=_lenient("id")),
-    _f("forward-lengths-unchecked", "faults", "does not compare lengths",
-       patch=_lenient("lengths")),
-    _f("magic-ignored-below", "faults", "takes any magic from below",
-       received=_below(_any_magic)),
-    _f("split-body-below", "framing", "wants RESULTs in one piece",
-       received=_below(_swallow)),
-)  # fmt: skip
+    _f(
+        "forward-lengths-unchecked",
+        "faults",
+        "does not compare lengths",
+        patch=_lenient("lengths"),
+    ),
+    _f(
+        "magic-ignored-below",
+        "faults",
+        "takes any magic from below",
+        received=_below(_any_magic),
+    ),
+    _f(
+        "split-body-below",
+        "framing",
+        "wants RESULTs in one piece",
+        received=_below(_swallow),
+    ),
+)

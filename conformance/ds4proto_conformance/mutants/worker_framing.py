@@ -124,23 +124,48 @@ def _fault(name: str, about: str, **hooks: Any) -> Fault:
 MUTANTS: Final = (
     _fault("split-header", "wants a header in one piece", received=_split_header),
     _fault("split-body", "wants a body with its header", received=_swallow),
-    _fault("coalesced-dropped", "keeps the first frame of a segment",
-           received=_first_only),
+    _fault(
+        "coalesced-dropped", "keeps the first frame of a segment", received=_first_only
+    ),
     _fault("magic-ignored", "takes any magic", received=_any_magic),
     _fault("resyncs", "looks for the next magic behind garbage", received=_resync),
-    _fault("unknown-ignored", "passes over types that it does not know",
-           received=frames_in(_ignore_unknown)),
-    _fault("result-accepted", "passes over frames of workers",
-           received=frames_in(_ignore_results)),
+    _fault(
+        "unknown-ignored",
+        "passes over types that it does not know",
+        received=frames_in(_ignore_unknown),
+    ),
+    _fault(
+        "result-accepted",
+        "passes over frames of workers",
+        received=frames_in(_ignore_results),
+    ),
     _fault("error-keeps-open", "goes on behind its own ERROR", event=_keep_open),
-    _fault("error-inner-header", "puts a length before the text of ERROR",
-           out=only(ERROR_CODE, lambda f: [
-               frame_bytes(ERROR_CODE, (len(f) - 12).to_bytes(4, "big") + f[12:])])),
+    _fault(
+        "error-inner-header",
+        "puts a length before the text of ERROR",
+        out=only(
+            ERROR_CODE,
+            lambda f: [
+                frame_bytes(ERROR_CODE, (len(f) - 12).to_bytes(4, "big") + f[12:])
+            ],
+        ),
+    ),
     _fault("error-answered", "answers ERROR", received=frames_in(_answer_error)),
-    _fault("cut-header-answered", "answers a header that was cut short",
-           received=_padded_end, event=_cut(True)),
-    _fault("cut-body-answered", "answers a body that was cut short",
-           received=_padded_end, event=_cut(False)),
-    _fault("half-close-drops", "drops answers when the peer half-closes",
-           received=_Impatient()),
-)  # fmt: skip
+    _fault(
+        "cut-header-answered",
+        "answers a header that was cut short",
+        received=_padded_end,
+        event=_cut(True),
+    ),
+    _fault(
+        "cut-body-answered",
+        "answers a body that was cut short",
+        received=_padded_end,
+        event=_cut(False),
+    ),
+    _fault(
+        "half-close-drops",
+        "drops answers when the peer half-closes",
+        received=_Impatient(),
+    ),
+)

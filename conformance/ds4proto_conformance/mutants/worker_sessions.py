@@ -8,15 +8,15 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
-
 from ds4proto.link import ds4d_sessions as sessions
-from ds4proto.link import ds4d_work_checks as checks
+from ds4proto.link import ds4d_work_checks
 from ds4proto.link import ds4d_worker_queue as worker_queue
 from ds4proto.link.ds4d_events import Fault as Refusal
 from ds4proto.link.ds4d_texts import text
 from ds4proto_conformance.mutants.tools import frames_in
 from ds4proto_conformance.peers.faults import Fault, patched
 
+checks: Any = ds4d_work_checks
 LATE = 1.5
 """Seconds that the late answer takes; the kill matrix waits less."""
 _SERVED = worker_queue.Queue.evaluated
@@ -138,7 +138,7 @@ def _big_endian_hash() -> contextlib.AbstractContextManager[None]:
 
     def other(tokens: Any, before: int) -> int:
         turned = [int.from_bytes(t.to_bytes(4, "little"), "big") for t in tokens]
-        return own(turned, before)
+        return int(own(turned, before))
 
     return patched((checks, "token_hash", other))
 
@@ -146,7 +146,11 @@ def _big_endian_hash() -> contextlib.AbstractContextManager[None]:
 def _end_with_data(peer: Any, connection: Any, event: Any) -> bool:
     from ds4proto.link.ds4d_events import Close
 
-    if isinstance(event, Close) and connection is not None and connection.kind == "data":
+    if (
+        isinstance(event, Close)
+        and connection is not None
+        and connection.kind == "data"
+    ):
         peer.machine.sessions.clear()
     return False
 
@@ -190,34 +194,64 @@ def _fault(name: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
-    _fault("needs-reset", "refuses a new session without RESET",
-           patch=_start(_needs_reset)),
-    _fault("new-session-anywhere", "begins a new session at any position",
-           patch=_start(_anywhere)),
-    _fault("hash-not-advanced", "forgets to advance the session's hash",
-           patch=_stale_hash),
+    _fault(
+        "needs-reset", "refuses a new session without RESET", patch=_start(_needs_reset)
+    ),
+    _fault(
+        "new-session-anywhere",
+        "begins a new session at any position",
+        patch=_start(_anywhere),
+    ),
+    _fault(
+        "hash-not-advanced", "forgets to advance the session's hash", patch=_stale_hash
+    ),
     _fault("position-unchecked", "does not compare positions", patch=_no_position),
     _fault("reset-ignored", "passes over RESET", patch=_start(_ignore_reset)),
     _fault("reset-undone", "takes a RESET back when it refuses", patch=_undone),
-    _fault("reset-keeps-cache", "keeps rows of its cache behind a RESET",
-           evaluate=_keeps_cache),
-    _fault("session-per-connection", "keys sessions by connection",
-           patch=_keyed(_per_connection)),
-    _fault("session-ends-with-data", "drops sessions when a data connection ends",
-           event=_end_with_data),
-    _fault("session-low-half", "keys sessions by the lower half of the id",
-           patch=_keyed(lambda _s, session: session & 0xFFFFFFFF)),
-    _fault("one-session", "has one session whatever the id",
-           patch=_keyed(lambda _s, _session: 1)),
+    _fault(
+        "reset-keeps-cache",
+        "keeps rows of its cache behind a RESET",
+        evaluate=_keeps_cache,
+    ),
+    _fault(
+        "session-per-connection",
+        "keys sessions by connection",
+        patch=_keyed(_per_connection),
+    ),
+    _fault(
+        "session-ends-with-data",
+        "drops sessions when a data connection ends",
+        event=_end_with_data,
+    ),
+    _fault(
+        "session-low-half",
+        "keys sessions by the lower half of the id",
+        patch=_keyed(lambda _s, session: session & 0xFFFFFFFF),
+    ),
+    _fault(
+        "one-session",
+        "has one session whatever the id",
+        patch=_keyed(lambda _s, _session: 1),
+    ),
     _fault("noisy", "gives other bytes each time", evaluate=_noisy),
-    _fault("forgets-history", "evaluates every span on an empty session",
-           evaluate=_no_history),
-    _fault("hash-big-endian", "hashes token ids high byte first",
-           patch=_big_endian_hash),
-    _fault("ack-skips-evaluation", "does not evaluate what it only acknowledges",
-           evaluate=_ack_skips),
+    _fault(
+        "forgets-history",
+        "evaluates every span on an empty session",
+        evaluate=_no_history,
+    ),
+    _fault(
+        "hash-big-endian", "hashes token ids high byte first", patch=_big_endian_hash
+    ),
+    _fault(
+        "ack-skips-evaluation",
+        "does not evaluate what it only acknowledges",
+        evaluate=_ack_skips,
+    ),
     _fault("input-ignored", "uses no hidden state that came", evaluate=_input_ignored),
-    _fault("swallows-every-third", "does not answer every third WORK",
-           received=frames_in(_swallow_third)),
+    _fault(
+        "swallows-every-third",
+        "does not answer every third WORK",
+        received=frames_in(_swallow_third),
+    ),
     _fault("answers-late", "answers the sixth WORK of a connection late", out=_late),
-)  # fmt: skip
+)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from ds4proto.link import ds4d_worker_snapshots as snapshots
+from ds4proto.link import ds4d_worker_snapshots
 from ds4proto.link.ds4d_events import Close
 from ds4proto.link.ds4d_frames import FIXED
 from ds4proto.link.ds4d_snapshot_server import (
@@ -20,6 +20,7 @@ from ds4proto.schema.ds4d_snapshot import SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSH
 from ds4proto_conformance.mutants.tools import Parts, edit, frame_bytes, frames_in
 from ds4proto_conformance.peers.faults import Fault, patched
 
+snapshots: Any = ds4d_worker_snapshots
 _SAVE, _CHUNK, _LOAD = 5, 7, 9
 
 
@@ -59,14 +60,18 @@ def _unstable(connection: Any, frame: bytes) -> list[bytes]:
     return [frame[:-1] + bytes([frame[-1] ^ turn & 1])]
 
 
-def _judge_save(change: Callable[[Any, Any, dict[str, int]], dict[str, int] | None]) -> Any:
+def _judge_save(
+    change: Callable[[Any, Any, dict[str, int]], dict[str, int] | None],
+) -> Any:
     """Alter the words of a save before they are judged."""
 
     def patch() -> contextlib.AbstractContextManager[None]:
         own = snapshots.judge_save
 
         def judge(facts: Any, sessions: Any, words: Any) -> Any:
-            return own(facts, sessions, change(facts, sessions, words) if words else words)
+            return own(
+                facts, sessions, change(facts, sessions, words) if words else words
+            )
 
         return patched((snapshots, "judge_save", judge))
 
@@ -146,7 +151,9 @@ def _load(**words: Any) -> Any:
 def _true_hash(_found: dict[str, int], rest: bytes) -> int:
     from ds4proto.codec.token_hash import TOKEN_HASH_START, token_hash
 
-    tokens = [int.from_bytes(rest[i : i + 4], "big") for i in range(0, len(rest) - 3, 4)]
+    tokens = [
+        int.from_bytes(rest[i : i + 4], "big") for i in range(0, len(rest) - 3, 4)
+    ]
     return token_hash(tokens, TOKEN_HASH_START)
 
 
@@ -154,8 +161,9 @@ def _tame_tokens(_connection: Any, code: int, body: bytes) -> bytes | None:
     if code != _LOAD or len(body) < LOAD_PART.size:
         return None
     found, rest = LOAD_PART.read(body), body[LOAD_PART.size :]
-    rest = b"".join(rest[i : i + 4] if rest[i] == 0 else bytes(4)
-                    for i in range(0, len(rest), 4))  # fmt: skip
+    rest = b"".join(
+        rest[i : i + 4] if rest[i] == 0 else bytes(4) for i in range(0, len(rest), 4)
+    )
     found["token_hash"] = _true_hash(found, rest)
     return frame_bytes(_LOAD, LOAD_PART.build(found) + rest)
 
@@ -197,7 +205,9 @@ def _chunks(change: Callable[[Any, dict[str, int], bytes], bytes | None]) -> Any
 
 
 def _rebuilt(words: dict[str, int], data: bytes) -> bytes:
-    return frame_bytes(_CHUNK, CHUNK_PART.build({**words, "chunk_bytes": len(data)}) + data)
+    return frame_bytes(
+        _CHUNK, CHUNK_PART.build({**words, "chunk_bytes": len(data)}) + data
+    )
 
 
 def _empty_refused(_load: Any, _words: Any, data: bytes) -> bytes | None:
@@ -300,62 +310,133 @@ def _f(name: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
-    _f("save-chunk-other-id", "chunks under another id", out=_words(
-        SNAPSHOT_CHUNK, request=lambda v: v ^ 1)),
+    _f(
+        "save-chunk-other-id",
+        "chunks under another id",
+        out=_words(SNAPSHOT_CHUNK, request=lambda v: v ^ 1),
+    ),
     _f("save-short", "sends less than it announced", out=edit(SNAPSHOT_CHUNK, _short)),
-    _f("save-hash-zero", "announces hash 0", out=_words(
-        SNAPSHOT_BEGIN, token_hash=lambda _v: 0)),
+    _f(
+        "save-hash-zero",
+        "announces hash 0",
+        out=_words(SNAPSHOT_BEGIN, token_hash=lambda _v: 0),
+    ),
     _f("save-empties-session", "a save empties the session", event=_saving(_empties)),
     _f("save-unstable", "saves other bytes each time", out=_unstable),
-    _f("snapshot-id-high-bit", "sets the top bit of ids", out=_words(
-        SNAPSHOT_BEGIN, request=lambda v: v | 1 << 63)),
-    _f("save-size-unchecked", "takes a save of any size", received=frames_in(_any_size)),
+    _f(
+        "snapshot-id-high-bit",
+        "sets the top bit of ids",
+        out=_words(SNAPSHOT_BEGIN, request=lambda v: v | 1 << 63),
+    ),
+    _f(
+        "save-size-unchecked", "takes a save of any size", received=frames_in(_any_size)
+    ),
     _f("save-model-unchecked", "saves for any model", patch=_judge_save(_own_model)),
     _f("save-layers-unchecked", "saves any layers", patch=_judge_save(_own_layers)),
-    _f("save-context-unchecked", "does not compare with its context",
-       patch=_judge_save(_in_context)),
+    _f(
+        "save-context-unchecked",
+        "does not compare with its context",
+        patch=_judge_save(_in_context),
+    ),
     _f("save-creates-session", "creates the session for a save", patch=_create_session),
-    _f("save-count-unchecked", "does not compare counts", patch=_judge_save(_own_count)),
+    _f(
+        "save-count-unchecked", "does not compare counts", patch=_judge_save(_own_count)
+    ),
     _f("save-hash-unchecked", "does not compare hashes", patch=_judge_save(_own_hash)),
     _f("save-hash-first", "compares hashes before counts", patch=_hash_first),
     _f("load-forgets-hash", "keeps its old hash behind a load", patch=_forget_hash),
     _f("load-keeps-nothing", "says yes and restores nothing", patch=_restore_nothing),
     _f("load-appends", "adds a load to what was there", patch=_append),
-    _f("load-empty-chunk-refused", "refuses empty chunks",
-       received=_chunks(_empty_refused)),
-    _f("load-status-judged", "judges the status of a load",
-       received=frames_in(_judge_status)),
-    _f("load-short-answered", "answers a short load", received=frames_in(_note_load),
-       event=_last_words(lambda c, _r: c.memory.get("loading", False)
-                         and c.machine.load is None)),
-    _f("load-token-bytes-unchecked", "does not compare token_bytes", received=_load(
-        token_bytes=lambda _f, rest: len(rest))),
-    _f("load-message-unchecked", "takes a load with a message", received=_load(
-        message_bytes=0)),
-    _f("load-hash-unchecked", "does not hash a load's tokens", received=_load(
-        token_hash=_true_hash)),
+    _f(
+        "load-empty-chunk-refused",
+        "refuses empty chunks",
+        received=_chunks(_empty_refused),
+    ),
+    _f(
+        "load-status-judged",
+        "judges the status of a load",
+        received=frames_in(_judge_status),
+    ),
+    _f(
+        "load-short-answered",
+        "answers a short load",
+        received=frames_in(_note_load),
+        event=_last_words(
+            lambda c, _r: c.memory.get("loading", False) and c.machine.load is None
+        ),
+    ),
+    _f(
+        "load-token-bytes-unchecked",
+        "does not compare token_bytes",
+        received=_load(token_bytes=lambda _f, rest: len(rest)),
+    ),
+    _f(
+        "load-message-unchecked",
+        "takes a load with a message",
+        received=_load(message_bytes=0),
+    ),
+    _f(
+        "load-hash-unchecked",
+        "does not hash a load's tokens",
+        received=_load(token_hash=_true_hash),
+    ),
     _f("load-refusal-closes", "closes behind every refusal", patch=_refusal_closes),
     _f("load-model-unchecked", "loads for any model", received=_load(model_id=0)),
-    _f("load-layers-unchecked", "loads any layers", received=_load(
-        layer_start=5, layer_end=7)),
-    _f("load-vocabulary-unchecked", "loads any token ids",
-       received=frames_in(_tame_tokens)),
+    _f(
+        "load-layers-unchecked",
+        "loads any layers",
+        received=_load(layer_start=5, layer_end=7),
+    ),
+    _f(
+        "load-vocabulary-unchecked",
+        "loads any token ids",
+        received=frames_in(_tame_tokens),
+    ),
     _f("load-anything", "takes any bytes for a shard", patch=_restore_nothing),
-    _f("load-refusal-empties", "a refused load empties the session",
-       patch=_refusal_empties),
-    _f("load-leaves-tokens", "stops reading at a wrong token",
-       received=frames_in(_leaves_tokens)),
-    _f("chunk-id-unchecked", "takes chunks of any transfer", received=_chunks(
-        lambda load, w, d: _rebuilt({**w, "request": load.words["request"]}, d))),
-    _f("chunk-overflow", "cuts chunks that are too long", received=_chunks(
-        lambda load, w, d: _rebuilt(w, d[: load.missing]) if len(d) > load.missing
-        else None)),
-    _f("chunk-size-unchecked", "does not compare chunk_bytes", received=_chunks(
-        lambda _l, w, d: _rebuilt(w, d))),
-    _f("load-skips-others", "passes over frames between chunks",
-       received=frames_in(_others)),
-    _f("load-break-answered", "says DONE behind a broken magic",
-       event=_last_words(lambda _c, reason: "magic" in reason)),
-    _f("load-end-answered", "says DONE behind an end of stream",
-       event=_last_words(lambda _c, reason: "end of stream" in reason)),
-)  # fmt: skip
+    _f(
+        "load-refusal-empties",
+        "a refused load empties the session",
+        patch=_refusal_empties,
+    ),
+    _f(
+        "load-leaves-tokens",
+        "stops reading at a wrong token",
+        received=frames_in(_leaves_tokens),
+    ),
+    _f(
+        "chunk-id-unchecked",
+        "takes chunks of any transfer",
+        received=_chunks(
+            lambda load, w, d: _rebuilt({**w, "request": load.words["request"]}, d)
+        ),
+    ),
+    _f(
+        "chunk-overflow",
+        "cuts chunks that are too long",
+        received=_chunks(
+            lambda load, w, d: (
+                _rebuilt(w, d[: load.missing]) if len(d) > load.missing else None
+            )
+        ),
+    ),
+    _f(
+        "chunk-size-unchecked",
+        "does not compare chunk_bytes",
+        received=_chunks(lambda _l, w, d: _rebuilt(w, d)),
+    ),
+    _f(
+        "load-skips-others",
+        "passes over frames between chunks",
+        received=frames_in(_others),
+    ),
+    _f(
+        "load-break-answered",
+        "says DONE behind a broken magic",
+        event=_last_words(lambda _c, reason: "magic" in reason),
+    ),
+    _f(
+        "load-end-answered",
+        "says DONE behind an end of stream",
+        event=_last_words(lambda _c, reason: "end of stream" in reason),
+    ),
+)

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from ds4proto.link import ds4d_route_blob as blob
 from ds4proto.link import ds4d_sessions as sessions
-from ds4proto.link import ds4d_work_checks as checks
-from ds4proto.link import ds4d_worker_queue as worker_queue
+from ds4proto.link import ds4d_work_checks, ds4d_worker, ds4d_worker_queue
 from ds4proto_conformance.mutants.tools import frames_in, skip_check, swap
 from ds4proto_conformance.peers.faults import Fault, patched
 
+checks: Any = ds4d_work_checks
+worker_queue: Any = ds4d_worker_queue
+worker: Any = ds4d_worker
 Patch = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -27,7 +29,9 @@ def _skip(number: str, position: str = "") -> Fault:
     )
 
 
-def _order(first: str, second: str, patch: Patch | None = None, position: str = "") -> Fault:
+def _order(
+    first: str, second: str, patch: Patch | None = None, position: str = ""
+) -> Fault:
     return Fault(
         f"order-{first}-{second}",
         "worker",
@@ -38,7 +42,9 @@ def _order(first: str, second: str, patch: Patch | None = None, position: str = 
     )
 
 
-def _tables(*changes: tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]) -> Patch:
+def _tables(
+    *changes: tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]],
+) -> Patch:
     def patch() -> contextlib.AbstractContextManager[None]:
         return patched(*[(checks, n, f(getattr(checks, n))) for n, f in changes])
 
@@ -48,7 +54,9 @@ def _tables(*changes: tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]) 
 def _wrapping() -> contextlib.AbstractContextManager[None]:
     def tails(work: Any) -> int:
         f = work.fields
-        return int(f["token_bytes"] + f["input_hc_bytes"] + f["route_bytes"]) & 0xFFFFFFFF
+        return (
+            int(f["token_bytes"] + f["input_hc_bytes"] + f["route_bytes"]) & 0xFFFFFFFF
+        )
 
     return patched((checks, "_tails", tails))
 
@@ -61,11 +69,9 @@ def _judge(change: Callable[[Any, Any, Any], Any]) -> Patch:
     """Replace ``judge_work``; `change` gets the original, the head and the body."""
 
     def patch() -> contextlib.AbstractContextManager[None]:
-        from ds4proto.link import ds4d_worker
-
-        own = ds4d_worker.judge_work
+        own = worker.judge_work
         return patched(
-            (ds4d_worker, "judge_work", lambda head, body: change(own, head, body))
+            (worker, "judge_work", lambda head, body: change(own, head, body))
         )
 
     return patch
@@ -185,9 +191,13 @@ def _one_record(_connection: Any, code: int, body: bytes) -> bytes | None:
     rest = body[80:] + bytes.fromhex("000000010000000000000000")
     words["route_bytes"] += 12
     fixed[:] = checks.WORK_PART.build(words)
-    return b"DS4D" + (3).to_bytes(4, "big") + (80 + len(rest)).to_bytes(4, "big") + bytes(
-        fixed
-    ) + rest
+    return (
+        b"DS4D"
+        + (3).to_bytes(4, "big")
+        + (80 + len(rest)).to_bytes(4, "big")
+        + bytes(fixed)
+        + rest
+    )
 
 
 def _own_host(own: Any, head: Any, body: Any) -> Any:
@@ -199,15 +209,17 @@ def _own_host(own: Any, head: Any, body: Any) -> Any:
 
 def _refuse_ack(own: Any, head: Any, body: Any) -> Any:
     fault = own(head, body)
-    if fault is None and head.work.fields["flags"] & 8 and not head.work.fields["flags"] & 4:
+    if (
+        fault is None
+        and head.work.fields["flags"] & 8
+        and not head.work.fields["flags"] & 4
+    ):
         return checks.Fault("DS4D-WORK-07", checks.text("DS4D-WORK-07"), "remote")
     return fault
 
 
 def _empties_session() -> contextlib.AbstractContextManager[None]:
-    from ds4proto.link import ds4d_worker
-
-    own = ds4d_worker.WorkerLink.enqueue
+    own = worker.WorkerLink.enqueue
 
     def enqueue(self: Any, work: Any, fault: Any, now: float) -> None:
         if fault is not None and work is not None:
@@ -216,7 +228,7 @@ def _empties_session() -> contextlib.AbstractContextManager[None]:
                 found.empty()
         own(self, work, fault, now)
 
-    return patched((ds4d_worker.WorkerLink, "enqueue", enqueue))
+    return patched((worker.WorkerLink, "enqueue", enqueue))
 
 
 def _guess_width() -> contextlib.AbstractContextManager[None]:
@@ -242,20 +254,45 @@ MUTANTS: Final = (
     _skip("19", "first"),
     *[_skip(n) for n in ("21", "22")],
     _more("skip-WORK-26", "takes any prefix hash", patch=_no_prefix_check),
-    _more("reset-takes-prefix", "believes the prefix of a RESET",
-          patch=_reset_takes_prefix),
+    _more(
+        "reset-takes-prefix",
+        "believes the prefix of a RESET",
+        patch=_reset_takes_prefix,
+    ),
     _more("sizes-wrap", "adds lengths in 32 bits", patch=_wrapping),
     _more("tails-unchecked", "does not add the tails up", patch=_tails_unchecked),
-    _more("tokens-signed", "compares token ids as signed numbers", patch=_tables(
-        ("TOKEN_CHECKS", lambda t: (t[0]._replace(broken=lambda w: any(
-            x < 0x80000000 and x >= w.facts.model.vocab for x in w.tokens)), *t[1:])))),
-    _more("refuses-short-with-own-id", "a short WORK is refused with an id",
-          patch=_short_with_own_id),
+    _more(
+        "tokens-signed",
+        "compares token ids as signed numbers",
+        patch=_tables(
+            (
+                "TOKEN_CHECKS",
+                lambda t: (
+                    t[0]._replace(
+                        broken=lambda w: any(
+                            x < 0x80000000 and x >= w.facts.model.vocab
+                            for x in w.tokens
+                        )
+                    ),
+                    *t[1:],
+                ),
+            )
+        ),
+    ),
+    _more(
+        "refuses-short-with-own-id",
+        "a short WORK is refused with an id",
+        patch=_short_with_own_id,
+    ),
     _more("width-guessed", "guesses the width from the length", patch=_guess_width),
-    _more("refusal-empties-session", "a refused WORK empties its session",
-          patch=_empties_session),
-    _more("flags-ack-refused", "refuses ACK_ONLY without RESET",
-          patch=_judge(_refuse_ack)),
+    _more(
+        "refusal-empties-session",
+        "a refused WORK empties its session",
+        patch=_empties_session,
+    ),
+    _more(
+        "flags-ack-refused", "refuses ACK_ONLY without RESET", patch=_judge(_refuse_ack)
+    ),
     _order("02", "03"),
     _order("03", "05"),
     _order("04", "05"),
@@ -270,14 +307,44 @@ MUTANTS: Final = (
     _order("17", "18"),
     _order("18", "22", _judge(_route_before_size)),
     _order("22", "26", _judge(_prefix_before_route)),
-    *[Fault(f"skip-ROUTE-{n}", "worker", "limits", f"leaves out ROUTE check {n}",
+    *[
+        Fault(
+            f"skip-ROUTE-{n}",
+            "worker",
+            "limits",
+            f"leaves out ROUTE check {n}",
             "middle" if n in ("07", "08") else "",
-            patch=_lenient_route(f"DS4D-ROUTE-{n}"))
-      for n in ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12",
-                "13", "14", "15")],
-    _more("route-count-trusted", "reads the records that are there",
-          received=frames_in(_one_record)),
-    _more("route-own-first", "looks for its own record first", patch=_judge(_own_first)),
-    _more("own-address-compared", "wants its own address in the route",
-          patch=_judge(_own_host)),
-)  # fmt: skip
+            patch=_lenient_route(f"DS4D-ROUTE-{n}"),
+        )
+        for n in (
+            "01",
+            "02",
+            "03",
+            "04",
+            "05",
+            "06",
+            "07",
+            "08",
+            "09",
+            "10",
+            "11",
+            "12",
+            "13",
+            "14",
+            "15",
+        )
+    ],
+    _more(
+        "route-count-trusted",
+        "reads the records that are there",
+        received=frames_in(_one_record),
+    ),
+    _more(
+        "route-own-first", "looks for its own record first", patch=_judge(_own_first)
+    ),
+    _more(
+        "own-address-compared",
+        "wants its own address in the route",
+        patch=_judge(_own_host),
+    ),
+)

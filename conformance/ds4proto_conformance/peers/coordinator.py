@@ -168,7 +168,9 @@ class SmallCoordinator:
     def _settle(self, connection: Connection) -> None:
         machine = connection.machine
         for event in machine.events():
-            if self.fault.event is not None and self.fault.event(self, connection, event):
+            if self.fault.event is not None and self.fault.event(
+                self, connection, event
+            ):
                 continue
             if isinstance(event, Transmit):
                 self._write(connection, b"".join(map(bytes, event.buffers)))
@@ -220,9 +222,14 @@ class SmallCoordinator:
         kind, tokens = step
         link = route.workers[0].handle.machine
         self._request = Request(
-            self._session, self.model, route, link, tokens,
-            kind="eval" if kind == "eval" else "sync", settings=self.settings,
-        )  # fmt: skip
+            self._session,
+            self.model,
+            route,
+            link,
+            tokens,
+            kind="eval" if kind == "eval" else "sync",
+            settings=self.settings,
+        )
         self._hop = route.workers[0].handle
         self._wake(self._hop)
         self._advance()

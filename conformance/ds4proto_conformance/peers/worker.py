@@ -223,7 +223,9 @@ class SmallWorker:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_WR)
 
-    def _snapshot(self, machine: Any, connection: Connection | None, event: Any) -> None:
+    def _snapshot(
+        self, machine: Any, connection: Connection | None, event: Any
+    ) -> None:
         answer: Any = None
         if isinstance(event, LoadStarted | LoadAborted):
             if connection is not None:

@@ -31,7 +31,10 @@ def expected_of(report: Report) -> dict[str, str]:
 
 def write_expected(path: str | os.PathLike[str], report: Report) -> None:
     """Write what later runs are compared with."""
-    about = {"about": "verdicts of a run of ds4proto check", "role": report.header["role"]}
+    about = {
+        "about": "verdicts of a run of ds4proto check",
+        "role": report.header["role"],
+    }
     verdicts = dict(sorted(expected_of(report).items()))
     text = json.dumps({**about, "verdicts": verdicts}, indent=1) + "\n"
     Path(path).write_text(text, "utf-8")

@@ -17,8 +17,9 @@ _STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--bad:#c0392b;--odd:#b9770e;--ok:#1e8449}
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid var(--line);
-padding:.2rem .5rem;text-align:left;vertical-align:top}code,pre{font-family:ui-monospace,
-monospace;font-size:.85em}pre{overflow-x:auto;border:1px solid var(--line);padding:.5rem}
+padding:.2rem .5rem;text-align:left;vertical-align:top}
+code,pre{font-family:ui-monospace,monospace;font-size:.85em}
+pre{overflow-x:auto;border:1px solid var(--line);padding:.5rem}
 .pass{color:var(--ok)}.fail,.partial,.flaky,.suite-error{color:var(--bad);font-weight:600}
 .conceptual-pass,.unsupported{color:var(--odd)}.not-run,.not-applicable{opacity:.6}
 details{margin:.4rem 0}summary{cursor:pointer}.frame{word-break:break-all}
@@ -72,8 +73,12 @@ def _identity(report: Report) -> str:
         "started": report.header.get("started"),
         **report.identity,
     }
-    cells = "".join(f"<tr><th>{_e(k)}</th><td>{_e(v)}</td></tr>" for k, v in pairs.items())
-    return f"<details><summary>{_e(report.peer)}</summary><table>{cells}</table></details>"
+    cells = "".join(
+        f"<tr><th>{_e(k)}</th><td>{_e(v)}</td></tr>" for k, v in pairs.items()
+    )
+    return (
+        f"<details><summary>{_e(report.peer)}</summary><table>{cells}</table></details>"
+    )
 
 
 def _verdict(line: dict[str, Any] | None) -> str:
@@ -96,12 +101,14 @@ def _about(line: dict[str, Any]) -> str:
 
 
 def _detail(report: Report, line: dict[str, Any]) -> str:
-    out = [f"<details{' open' if line['deviations'] else ''}><summary>{_e(report.peer)}: "]
+    out = [
+        f"<details{' open' if line['deviations'] else ''}><summary>{_e(report.peer)}: "
+    ]
     out.append(f"{_verdict(line)}, {line.get('seconds', 0):.2f} s</summary>")
     for deviation in line["deviations"]:
         out.append(
-            f"<p><b>{_e(deviation['clause'])}</b> expected {_e(deviation['expected'])}; "
-            f"found {_e(deviation['found'])}</p>"
+            f"<p><b>{_e(deviation['clause'])}</b>"
+            f" expected {_e(deviation['expected'])}; found {_e(deviation['found'])}</p>"
         )
     if line.get("combinations", 0) > 1 and line.get("failed_combinations"):
         out.append(f"<p>failing combination: {_e(line.get('combination'))}</p>")
@@ -122,7 +129,8 @@ def _frame(frame: dict[str, Any]) -> str:
         f'<div class="fail">{_e(text)}</div>' for text in frame.get("problems", ())
     )
     return (
-        f'<div class="frame">{arrow} {_e(frame.get("on", ""))} <b>{_e(frame["type"])}</b>'
+        f'<div class="frame">{arrow} {_e(frame.get("on", ""))}'
+        f" <b>{_e(frame['type'])}</b>"
         f" {frame.get('length', 0)} B <code>{_e(fields)}</code>"
         f'<code class="hex">{_e(frame.get("hex", ""))}</code>{problems}</div>'
     )

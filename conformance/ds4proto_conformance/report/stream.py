@@ -41,7 +41,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
-        self._file: IO[str] = Path(path).open("w", encoding="utf-8")
+        self._file: IO[str] = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
         self._counts: Counter[str] = Counter()
         about = {"kind": "header", "version": VERSION, "tool": version("ds4proto")}
         self._write({**about, **header})

@@ -11,7 +11,7 @@ from ds4proto.cli._output import printable
 from ds4proto_conformance.report.stream import Report
 from ds4proto_conformance.verdicts import Verdict
 
-__all__ = ["ORDER", "ticket", "summary", "verdict_counts"]
+__all__ = ["ORDER", "summary", "ticket", "verdict_counts"]
 
 ORDER: Final = (
     Verdict.FAIL,
