@@ -8,40 +8,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from construct import Int8ub, Int16ub, Int32ub, Int64ub
-
 from ds4proto.link.rdma_attributes import RNR_MILLISECONDS
 from ds4proto.pcap.types import UdpDatagram
-from ds4proto.schema.declare import FieldSpec as F
-from ds4proto.schema.declare import Layout
 from ds4proto.schema.fast import struct_of
+from ds4proto.schema.roce import AETH, BTH, IMMEDIATE, RETH
 
-BTH: Final = Layout(
-    "BTH",
-    "Base transport header, in front of every packet.",
-    (
-        F("opcode", Int8ub, "transport in bits 7-5, operation in bits 4-0"),
-        F("marks", Int8ub, "bit 7 solicited, 6 migration, 5-4 pad bytes, 3-0 version"),
-        F("pkey", Int16ub, "partition key"),
-        F("dest_qp", Int32ub, "bits 23-0: number of the receiving queue pair"),
-        F("psn", Int32ub, "bit 31 asks for an ACK, bits 23-0: packet number"),
-    ),
-)
-RETH: Final = Layout(
-    "RETH",
-    "Remote address, with RDMA WRITE and READ; gates never use them.",
-    (
-        F("address", Int64ub, "remote virtual address"),
-        F("rkey", Int32ub, "remote key"),
-        F("length", Int32ub, "bytes of the whole operation", unit="bytes"),
-    ),
-)
-AETH: Final = Layout(
-    "AETH",
-    "Acknowledgement.",
-    (F("word", Int32ub, "bits 31-24 syndrome, 23-0 messages completed so far"),),
-)
-IMMEDIATE: Final = Layout("IMMDT", "Immediate data.", (F("value", Int32ub, "32 bits"),))
 ICRC_BYTES: Final = 4
 MASK: Final = 0xFFFFFF
 Transport = Literal["RC", "UC", "RD", "UD", "other"]
