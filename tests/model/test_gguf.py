@@ -414,7 +414,7 @@ def test_truncated_file_names_its_tensors() -> None:
     assert "blk.6." in caught.value.field
     assert "more tensors" in caught.value.field
     assert caught.value.expected == "a file of at least 3573760 bytes"
-    with pytest.raises(GgufError, match="extent of tensor 'blk.7.ffn_down_exps"):
+    with pytest.raises(GgufError, match=r"extent of tensor 'blk.7.ffn_down_exps"):
         read_gguf(raw[:-1])
     header = read_gguf(cut, partial=True)
     assert "blk.7.ffn_down_exps.weight" in header.missing
