@@ -142,7 +142,7 @@ def _codecs() -> str:
 
 
 def _coverage() -> str:
-    from ds4proto.emit.coverage import gather
+    from ds4proto.cli._spec_coverage import gather
 
     return gather("").sentence()
 

@@ -236,7 +236,7 @@ def _give(text: str, out: Path | None) -> int:
 @json_option
 def coverage(family: str | None, as_json: bool) -> int:
     """Say which clauses a case, a vector or a planted fault covers."""
-    from ds4proto.emit.coverage import gather
+    from ds4proto.cli._spec_coverage import gather
 
     found = gather(family or "")
     if not found.must_total:

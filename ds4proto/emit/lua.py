@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from ds4proto.emit.lua_rules import lua_length, lua_test
-from ds4proto.link.plan import LONG_CONTEXT, PlanOptions
 from ds4proto.schema.declare import (
     Blob,
     FieldSpec,
@@ -50,8 +49,17 @@ _HEXADECIMAL: Final = frozenset(
 )
 
 
-def lua_dissector() -> str:
-    """Return the whole dissector as one Lua file."""
+def lua_dissector(*, split_min: int = 32, long_context: int = 4096) -> str:
+    """Return the whole dissector as one Lua file.
+
+    Parameters
+    ----------
+    split_min : int
+        Rows from which a prefill's first chunk is taken to swap attention rows.
+    long_context : int
+        Tokens above which a prefill is taken to run in chunks of that size. Both are
+        defaults of settings that no hello shows (DS4T-OPT-37, DS4T-PLAN-11).
+    """
     book = _Book()
     listed = book.frames()
     headers = {
@@ -67,7 +75,7 @@ def lua_dissector() -> str:
         "DS4.frames = {\n" + listed + "}\n",
         "DS4.dialects = {\n" + "".join(_dialects()) + "}\n",
         f"DS4.default = {_table({'DS4D': DEFAULT_DS4D, 'DS4T': DEFAULT_DS4T})}\n",
-        f"DS4.plan = {_table(_plan())}\n",
+        f"DS4.plan = {_table({'split_min': split_min, 'long': long_context})}\n",
         f"DS4.gates = {_table({str(k): name for k, name in V15_KINDS.items()})}\n",
     ]
     runtime = files("ds4proto.emit").joinpath(RUNTIME).read_text("utf-8")
@@ -299,11 +307,6 @@ def _dialects() -> Iterable[str]:
             "foreign": entry.foreign,
         }
         yield f"  {_table(facts)},\n"
-
-
-def _plan() -> dict[str, int]:
-    """Return what a prefill does unless a setting says otherwise."""
-    return {"split_min": PlanOptions().split_min, "long": LONG_CONTEXT}
 
 
 class _Raw(str):

@@ -13,6 +13,7 @@ import pytest
 
 from ds4proto.emit.lua import lua_dissector
 from ds4proto.emit.lua_rules import lua_test
+from ds4proto.link.plan import LONG_CONTEXT, PlanOptions
 from ds4proto.schema import all_dialects, frames
 from ds4proto.schema.declare import One, Records, walk_tails
 from ds4proto.schema.names import field_names
@@ -177,6 +178,13 @@ def test_every_field_of_the_schema_is_in_the_file() -> None:
     missing = [name.name for name in field_names() if f'"{name.name}"' not in text]
     assert missing == []
     assert text == lua_dissector()
+
+
+def test_the_plan_of_the_dissector_is_that_of_the_library() -> None:
+    assert lua_dissector() == lua_dissector(
+        split_min=PlanOptions().split_min, long_context=LONG_CONTEXT
+    )
+    assert lua_dissector() != lua_dissector(split_min=33)
 
 
 def test_most_rules_are_said_in_lua() -> None:

@@ -7,9 +7,15 @@ from click.testing import CliRunner
 from hypothesis import find
 
 from ds4proto import clauses
+from ds4proto.cli import _spec_coverage as coverage
+from ds4proto.cli._spec_coverage import (
+    Coverage,
+    gather,
+    planted_faults,
+    reason,
+    vectors,
+)
 from ds4proto.cli.spec import cmd
-from ds4proto.emit import coverage
-from ds4proto.emit.coverage import Coverage, gather, planted_faults, reason, vectors
 from ds4proto.emit.faults import faults
 from ds4proto.emit.strategies import nearly_valid
 from ds4proto.schema import all_dialects, frame, frames, read
@@ -101,7 +107,7 @@ def test_the_command_gives_json() -> None:
     found = json.loads(result.output)
     assert found["must_total"] == gather("CODEC").must_total
     assert found["must_covered"] + len(found["uncovered"]) == found["must_total"]
-    assert found["covered"]["CODEC-E4M3-05"] == ["24 vectors e4m3/Clip"]
+    assert "24 vectors e4m3/Clip" in found["covered"]["CODEC-E4M3-05"]
 
 
 def test_an_unknown_family_is_wrong_usage() -> None:
