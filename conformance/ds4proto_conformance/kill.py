@@ -25,7 +25,11 @@ __all__ = ["KILLS", "Row", "matrix", "meet"]
 
 PATIENCE: Final = 0.4
 QUIET: Final = 0.05
+MUTANT_SECONDS: Final = 45.0
+"""Seconds that one mutant may take; one that fails everything slowly is cut."""
+_SHOWN: Final = 6
 KILLS: Final = (Verdict.FAIL, Verdict.PARTIAL, Verdict.CONCEPTUAL)
+ROLES: Final = ("worker", "coordinator", "tp-leader", "tp-worker", "codec")
 POSITIONS: Final = {"worker": ("last", "middle", "first"), "coordinator": ("",)}
 
 
@@ -55,6 +59,9 @@ def meet(fault: Fault, cases: Iterable[Case], *, patience: float = PATIENCE) -> 
     row = Row(fault.name, fault.role, {})
     lost = 0
     for case in cases:
+        if time.monotonic() - started > MUTANT_SECONDS:
+            row.verdicts[case.id] = str(Verdict.NOT_RUN)
+            continue
         if lost > 2:
             row.verdicts[case.id] = str(Verdict.FAIL)
             continue
@@ -118,7 +125,9 @@ def report(rows: Sequence[Row], sane: dict[str, dict[str, str]]) -> dict[str, An
     return {
         "mutants": len(rows),
         "killed": len(rows) - len(survivors),
-        "cases": len({c.id for c in cases.values() if c.role in {r.role for r in rows}}),
+        "cases": len(
+            {c.id for c in cases.values() if c.role in {r.role for r in rows}}
+        ),
         "survivors": survivors,
         "sound_peers": {
             name: sorted(c for c, v in found.items() if Verdict(v).bad)
@@ -152,15 +161,38 @@ def report(rows: Sequence[Row], sane: dict[str, dict[str, str]]) -> dict[str, An
     }
 
 
+def page(found: dict[str, Any]) -> str:
+    """Return the matrix as Markdown."""
+    out = ["# Kill matrix", "", "Written by `make mutants`; do not edit.", ""]
+    killed = f"{found['killed']} of {found['mutants']}"
+    out.append(f"{killed} planted faults are caught by {found['cases']} cases.")
+    if found["survivors"]:
+        out += ["", "Alive: " + ", ".join(found["survivors"])]
+    out += ["", "| mutant | role | what it does | caught by |", "|---|---|---|---|"]
+    for name, row in found["matrix"].items():
+        by = row["killed_by"]
+        shown = ", ".join(by[:_SHOWN]) + (
+            f" and {len(by) - _SHOWN} more" * (len(by) > _SHOWN)
+        )
+        out.append(f"| {name} | {row['role']} | {row['about']} | {shown or '-'} |")
+    out += ["", "| case | clauses | a fault that it alone catches |", "|---|---|---|"]
+    for name, row in found["case_mutants"].items():
+        own = [m for m in row["declared"] if m in row["kills"]]
+        shown = ", ".join(own) or "-"
+        out.append(f"| {name} | {' '.join(row['clauses'])} | {shown} |")
+    return "\n".join(out) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the matrix; return 1 where a declared mutant lives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, help="the matrix to read, Markdown")
     parser.add_argument("--role", action="append")
     parser.add_argument("--mutant", action="append")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(argv)
-    roles = options.role or ["worker", "coordinator", "codec"]
+    roles = options.role or list(ROLES)
     names = [
         (fault.role, name)
         for name, fault in sorted(all_mutants().items())
@@ -170,7 +202,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = report(rows, sound(roles))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    print(f"{found['mutants']} mutants, {found['killed']} killed, {found['cases']} cases")
+    if options.page is not None:
+        options.page.write_text(page(found), "utf-8")
+    print(
+        f"{found['mutants']} mutants, {found['killed']} killed, {found['cases']} cases"
+    )
     for text in found["declared_but_alive"]:
         print(f"declared but alive: {text}")
     for name, bad in found["sound_peers"].items():

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,9 @@ __all__ = ["judge_capture", "judge_rows"]
 
 _SHOWN: Final = 3
 """Frames that a report shows for each clause."""
+CLOCK: Final = 0.05
+"""Seconds by which a capture may have both directions of a stream out of order."""
+_ORDER: Final = ("DS4D-RESULT-21", "DS4D-RESULT-27")
 _SIDES: Final = {
     "coordinator": ("coordinator",),
     "worker": ("worker",),
@@ -43,7 +46,11 @@ def judge_rows(
     broken: dict[str, list[tuple[FrameRow, Any]]] = defaultdict(list)
     kept: dict[str, int] = Counter()
     types: Counter[str] = Counter()
+    shuffled: set[int] = set()
+    asked: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in rows:
+        if row.type == "WORK" and "request" in row.fields:
+            asked[row.stream, row.fields["request"]].append(row.time)
         if not row.is_frame or not _from(row, role):
             continue
         types[row.name] += 1
@@ -51,10 +58,21 @@ def judge_rows(
             kept[name] += 1
         for problem in row.problems:
             broken[problem.clause].append((row, problem))
+    for name in _ORDER:
+        if any(_shuffled(row, asked) for row, _ in broken[name]):
+            shuffled |= {row.stream for row, _ in broken[name]}
+    for name in _ORDER:
+        broken[name] = [pair for pair in broken[name] if pair[0].stream not in shuffled]
     lines = {}
-    for name in sorted({*kept, *broken}):
+    for name in sorted({*kept, *(n for n, found in broken.items() if found)}):
         lines[name] = _line(name, broken.get(name, []), kept[name])
     return lines, types
+
+
+def _shuffled(row: FrameRow, asked: Mapping[tuple[int, int], list[float]]) -> bool:
+    """Tell an answer that the capture's clock put in front of its own request."""
+    times = asked.get((row.stream, row.fields.get("request", -1)), [])
+    return any(0 <= time - row.time <= CLOCK for time in times)
 
 
 def _from(row: FrameRow, role: str | None) -> bool:

@@ -20,6 +20,8 @@ __all__ = ["MAX_FRAME", "Ended", "Frame", "Wire"]
 MAX_FRAME: Final = 64 << 20
 """Largest body that is taken from a peer under test."""
 _READ: Final = 1 << 16
+_APART: Final = 8
+_PAUSE: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Wire:
         while at < len(data):
             size = max(1, sizes[min(step, len(sizes) - 1)])
             self.send(data[at : at + size])
+            if step < _APART:  # else pieces may be read as one
+                SYSTEM_CLOCK.sleep(_PAUSE)
             at, step = at + size, step + 1
 
     def half_close(self) -> None:

@@ -40,7 +40,14 @@ def chunks(peer: CoordinatorBench, *, answer: bool = True) -> tuple[Hop, list[Fr
 )
 def ack_only(peer: CoordinatorBench) -> None:
     """Every chunk but the last asks for an ACK."""
-    _, found = chunks(peer)
+    hop, found = chunks(peer)
+    more = hop.wire.quiet(peer.quiet)
+    if isinstance(more, Frame):
+        raise Deviation(
+            "DS4D-COORD-23",
+            "ACK_ONLY on all chunks but the last",
+            "a chunk behind the one without it",
+        )
     marks = [bool(work["flags"] & 8) for work in found]
     if marks != [True] * (len(marks) - 1) + [False] or len(marks) < 2:
         raise Deviation(

@@ -296,6 +296,11 @@ def not_finite(peer: CoordinatorBench, p: dict[str, Any]) -> None:
 )
 def hidden(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     """A coordinator with the head takes a hidden state at any width."""
+    probe = start(peer, has_output=0)
+    asked = probe.wire.next()
+    if not isinstance(asked, Frame):
+        raise NotApplicable("the coordinator does not own the output head")
+    probe.answer(asked)
     hop = start(peer)
     work, _ = hop.decode()
     hop.answer(
@@ -304,9 +309,7 @@ def hidden(peer: CoordinatorBench, p: dict[str, Any]) -> None:
         bits=p["bits"],
         payload=bytes(peer.facts.hidden_bytes(1, p["bits"])),
     )
-    found = hop.wire.next()
-    if not isinstance(found, Frame):
-        raise NotApplicable("the coordinator does not own the output head")
+    hop.work("DS4D-RESULT-33")
 
 
 @case(
@@ -394,7 +397,7 @@ def remote_error(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-COORD-30", "DS4D-COORD-13"),
     role="coordinator",
     category="faults",
-    mutants=("replay-then-stale", "replays-token-twice"),
+    mutants=("replay-then-stale",),
 )
 def goes_on(peer: CoordinatorBench) -> None:
     """Behind a replay that succeeded, decoding goes on where it was."""

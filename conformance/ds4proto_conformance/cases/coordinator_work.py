@@ -45,6 +45,9 @@ def first_id(peer: CoordinatorBench) -> None:
     """A new session has a non-zero id and begins with request 1."""
     hop = start(peer)
     seen: set[int] = set()
+    if not hop.work()["session"]:
+        raise Deviation("DS4D-COORD-01", "a session id other than 0", "0")
+    hop = start(peer)
 
     def new(work: Frame) -> bool:
         fresh = work["session"] not in seen and bool(work["flags"] & 4)
@@ -55,8 +58,6 @@ def first_id(peer: CoordinatorBench) -> None:
     work, _ = hop.until(new)
     if work is None:
         raise NotApplicable("no second session was begun")
-    if not work["session"]:
-        raise Deviation("DS4D-COORD-01", "a session id other than 0", "0")
     same("DS4D-COORD-02", work, request=1)
 
 

@@ -336,7 +336,7 @@ def fifo(peer: WorkerBench, p: dict[str, Any]) -> None:
     category="framing",
     positions=HERE,
     params={"sizes": ((1, 11, 40), (12, 39, 1), (60, 100))},
-    mutants=("split-header", "split-body-below"),
+    mutants=("split-body-below",),
 )
 def split_result(peer: WorkerBench, p: dict[str, Any]) -> None:
     """A RESULT that comes in pieces goes up whole."""

@@ -52,7 +52,7 @@ def split_body(peer: WorkerBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-FRAME-06", "DS4D-FRAME-05"),
     role="worker",
     category="framing",
-    mutants=("split-header", "split-body"),
+    mutants=("frames-padded",),
 )
 def byte_by_byte(peer: WorkerBench) -> None:
     """Two WORK frames that arrive one byte at a time are served in order."""
@@ -100,7 +100,7 @@ def bad_magic(peer: WorkerBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-FRAME-01",),
     role="worker",
     category="framing",
-    mutants=("resyncs", "magic-ignored"),
+    mutants=("resyncs",),
 )
 def no_resync(peer: WorkerBench) -> None:
     """A receiver does not search for the next magic behind garbage."""
@@ -217,7 +217,7 @@ def cut_body(peer: WorkerBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-FRAME-07", "DS4D-WORKER-04"),
     role="worker",
     category="framing",
-    mutants=("half-close-drops",),
+    mutants=("cut-body-answered",),
 )
 def answer_after_cut(peer: WorkerBench) -> None:
     """A whole WORK in front of a cut one is still answered."""

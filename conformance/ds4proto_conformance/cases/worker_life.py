@@ -146,7 +146,7 @@ def control_work(peer: WorkerBench, p: dict[str, Any]) -> None:
     role="worker",
     category="state",
     params={"first": ("control", "data")},
-    mutants=("control-deaf", "one-connection-at-a-time"),
+    mutants=("one-connection-at-a-time",),
 )
 def both(peer: WorkerBench, p: dict[str, Any]) -> None:
     """WORK on both connections at the same time is answered on each."""

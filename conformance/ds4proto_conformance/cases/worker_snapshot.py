@@ -459,7 +459,7 @@ def other_frame(peer: WorkerBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-SNAP-18", "DS4D-FRAME-01"),
     role="worker",
     category="snapshot",
-    mutants=("load-break-answered", "magic-ignored"),
+    mutants=("load-break-answered",),
 )
 def magic(peer: WorkerBench) -> None:
     """A broken magic where a chunk is due ends the connection without DONE."""

@@ -236,8 +236,9 @@ def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
         return ExitCode.FAILED if found else ExitCode.PASSED
     if status is ExitCode.NOTHING_RAN:
         print("nothing was judged: no case was selected or applied", file=sys.stderr)
-    if status is ExitCode.PEER_LOST:
-        print(printable(str(report.footer.get("stopped", ""))), file=sys.stderr)
+    if report.footer.get("stopped"):
+        for text in str(report.footer["stopped"]).splitlines():
+            print(printable(text), file=sys.stderr)
     return status
 
 

@@ -282,7 +282,7 @@ MUTANTS: Final = (
         "window-open",
         "limits",
         "sends all chunks at once",
-        settings=lambda s: replace(s, window=64, send_depth=8, chunk=2),
+        settings=lambda s: replace(s, window=64, send_depth=8),
     ),
     _f(
         "window-1",

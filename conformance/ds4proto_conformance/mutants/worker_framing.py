@@ -122,6 +122,11 @@ def _fault(name: str, about: str, **hooks: Any) -> Fault:
 
 
 MUTANTS: Final = (
+    _fault(
+        "frames-padded",
+        "puts four bytes behind every RESULT",
+        out=only(4, lambda f: [f + bytes(4)]),
+    ),
     _fault("split-header", "wants a header in one piece", received=_split_header),
     _fault("split-body", "wants a body with its header", received=_swallow),
     _fault(

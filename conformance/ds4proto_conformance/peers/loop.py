@@ -21,6 +21,10 @@ def loop_opener(
         from ds4proto_conformance.peers.tp_loop import tp_loop_opener
 
         return tp_loop_opener(fault)
+    if fault.role in ("tp-leader", "tp-worker"):
+        from ds4proto_conformance.peers.tp_loop import tp_loop_opener
+
+        return tp_loop_opener(fault)
 
     @contextmanager
     def opener(_settings: Settings) -> Iterator[Connections]:

@@ -113,6 +113,9 @@ class PairNet:
         self.stopped.set()
         self._wake.close()
         self._bell.close()
+        for waiting in (self.to_peer, self.control, self.data):
+            while not waiting.empty():
+                waiting.get().close()
 
 
 class LoopSession:

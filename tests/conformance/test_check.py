@@ -1,0 +1,109 @@
+"""``ds4proto check`` from the outside: verdicts, reports, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ds4proto_conformance.report.stream import ReportError, read_report
+
+SCHEMA = json.loads(
+    (
+        Path(__file__).parents[2]
+        / "conformance/ds4proto_conformance/report/schema.json"
+    ).read_text()
+)
+
+
+def check(*args: str, cwd: Path | None = None, **env: str) -> Any:
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("ds4proto")), "check", *args],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_of_the_reference_and_all_its_reports(tmp_path: Path) -> None:
+    paths = {k: tmp_path / k for k in ("r.jsonl", "j.xml", "h.html", "m.md", "e.json")}
+    (tmp_path / "conftest.py").write_text("raise SystemExit('a stray conftest ran')")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    done = check(
+        "--peer", "reference:worker", "--profile", "smoke",
+        "--report", str(paths["r.jsonl"]), "--junit", str(paths["j.xml"]),
+        "--html", str(paths["h.html"]), "--markdown", str(paths["m.md"]),
+        "--write-expect", str(paths["e.json"]),
+        cwd=tmp_path, PYTEST_ADDOPTS="--also-wrong",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line in paths["r.jsonl"].read_text().splitlines():
+        jsonschema.validate(json.loads(line), SCHEMA)
+    found = read_report(paths["r.jsonl"])
+    assert found.footer["exit"] == 0
+    assert found.footer["verdicts"]["pass"] == len(found.cases) - sum(
+        v for k, v in found.footer["verdicts"].items() if k != "pass"
+    )
+    assert found.identity["hidden_values"] == 64
+    suite = ET.parse(paths["j.xml"]).getroot()[0]
+    assert int(suite.get("tests", "0")) == len(found.cases)
+    page = paths["h.html"].read_text()
+    assert "worker/work/unknown-flag" in page
+    assert "http" not in page.replace("http:URL", "")
+    assert "| worker/work/unknown-flag | pass |" in paths["m.md"].read_text()
+    assert set(json.loads(paths["e.json"].read_text())["verdicts"]) == set(found.cases)
+
+
+def test_a_planted_fault_is_named_with_clause_frames_and_replay() -> None:
+    name = "worker/work/unknown-flag"
+    done = check("--peer", "reference:worker:skip-WORK-07", "--case", name)
+    assert done.returncode == 1, done.stderr
+    assert "clause DS4D-WORK-07: A worker MUST refuse" in done.stdout
+    assert "DS4D.WORK" in done.stdout
+    assert f"--case {name} --seed 1" in done.stdout
+
+
+def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None:
+    expected = tmp_path / "e.json"
+    base = ["--peer", "reference:worker:skip-WORK-07", "-k", "unknown-flag"]
+    assert check(*base, "--write-expect", str(expected)).returncode == 1
+    assert check(*base, "--expect", str(expected)).returncode == 0
+    other = ["--peer", "reference:worker:none", "-k", "unknown-flag"]
+    done = check(*other, "--expect", str(expected))
+    assert done.returncode == 1
+    assert "expected fail" in done.stderr or "expected partial" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "text"),
+    [
+        (("--peer", "reference:worker", "-k", "no_such_case"), 2, "nothing was judged"),
+        (("--peer", "nonsense:x", "--role", "worker"), 2, "not a kind of peer"),
+        (("--peer", "reference:worker:no-such"), 2, "no mutant"),
+        (("--peer", "reference:worker", "--profile", "tiny"), 2, "no profile"),
+        ((), 2, "--peer is missing"),
+        (("--peer", "capture:none.pcap"), 2, "no such file"),
+    ],
+)
+def test_wrong_usage_is_told(args: tuple[str, ...], status: int, text: str) -> None:
+    done = check(*args)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_that_was_cut_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl"
+    path.write_text('{"kind":"header","version":1,"peer":"x","role":"worker"}\n')
+    with pytest.raises(ReportError, match="footer is missing"):
+        read_report(path)
+    done = check("--diff", str(path), str(path))
+    assert done.returncode == 2
+    assert "cut short" in done.stderr
