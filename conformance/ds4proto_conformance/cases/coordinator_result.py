@@ -296,13 +296,14 @@ def not_finite(peer: CoordinatorBench, p: dict[str, Any]) -> None:
 )
 def hidden(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     """A coordinator with the head takes a hidden state at any width."""
-    probe = start(peer, has_output=0)
-    asked = probe.wire.next()
+    hop = start(peer, has_output=0)
+    asked = hop.wire.next()
     if not isinstance(asked, Frame):
         raise NotApplicable("the coordinator does not own the output head")
-    probe.answer(asked)
-    hop = start(peer)
-    work, _ = hop.decode()
+    hop.answer(asked)
+    work, _ = hop.until(lambda w: w["n_tokens"] == 1 and not w["flags"] & 12)
+    if work is None:
+        raise NotApplicable("the coordinator sent no single token")
     hop.answer(
         work,
         kind=HIDDEN_STATE,
