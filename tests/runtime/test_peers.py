@@ -59,8 +59,8 @@ def test_there_are_no_mutants_here() -> None:
     with pytest.raises(ValueError, match="no mutants"):
         peers.worker("deaf")
     with (
-        pytest.raises(PeerSpecError, match="no mutants"),
-        open_peer("reference:worker:deaf", "worker", deadline=deadline()),
+        pytest.raises(PeerSpecError, match="no mutant"),
+        open_peer("reference:worker:no-such-fault", "worker", deadline=deadline()),
     ):
         pass
 
