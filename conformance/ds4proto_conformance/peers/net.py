@@ -133,6 +133,18 @@ class LoopSession:
         self._net, self._thread = net, thread
         self._tester_listens = tester_listens
         self._control: SocketChannel | None = None
+        self._made: list[SocketChannel] = []
+
+    def close(self) -> None:
+        """Close every connection of the tester's side that is still open."""
+        for channel in self._made:
+            channel.close()
+        self._made.clear()
+
+    def _channel(self, sock: socket.socket) -> SocketChannel:
+        made = SocketChannel(sock, label="peer in a thread")
+        self._made.append(made)
+        return made
 
     @property
     def address(self) -> Address:
@@ -176,7 +188,7 @@ class LoopSession:
         ours, theirs = socket.socketpair()
         self._net.to_peer.put(theirs)
         self._net.ring()
-        return SocketChannel(ours, label="peer in a thread")
+        return self._channel(ours)
 
     def data_address(self) -> Address:
         """Where the peer can dial us."""
@@ -198,7 +210,7 @@ class LoopSession:
     ) -> SocketChannel:
         wait = 5.0 if deadline is None else max(0.0, deadline - SYSTEM_CLOCK.now())
         try:
-            return SocketChannel(which.get(timeout=wait), label="peer in a thread")
+            return self._channel(which.get(timeout=wait))
         except queue.Empty:
             raise PeerLost(
                 "timeout", phase=phase, address="thread", waited=wait
@@ -212,9 +224,11 @@ def threaded(
     """Run a small peer in a thread while the block lasts."""
     thread = threading.Thread(target=run, name="small peer", daemon=True)  # type: ignore[arg-type]
     thread.start()
+    session = LoopSession(net, thread, tester_listens=tester_listens)
     try:
-        yield LoopSession(net, thread, tester_listens=tester_listens)
+        yield session
     finally:
+        session.close()
         stop()  # type: ignore[operator]
         net.ring()
         thread.join(5.0)
