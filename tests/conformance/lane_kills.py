@@ -1,4 +1,7 @@
-"""Sound small peers pass everything; planted faults are caught by their cases."""
+"""Sound small peers pass everything; planted faults are caught by their cases.
+
+A lane of its own (`make test-kills`): on a busy machine timing decides some verdicts.
+"""
 
 import json
 from pathlib import Path
