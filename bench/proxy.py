@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from _timing import measure, report
+from bench._timing import measure, report
 
 BULK = 64 << 20
 PIECE = 1 << 20

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
-from _timing import measure, report
 from ds4proto_runtime.tp.gates import TcpGates
 from ds4proto_runtime.tp.slab import Slab
 from ds4proto_runtime.tp.waiting import AdaptiveWait, SpinChoice, usable_cores
 
+from bench._timing import measure, report
 from ds4proto.link.ds4t_gates import GateLink
 from ds4proto.link.ds4t_identity import Identity, TpSettings
 from ds4proto.link.ds4t_limits import GateLimits
