@@ -1,0 +1,1 @@
+"""Commands of ``ds4proto fuzz``."""
