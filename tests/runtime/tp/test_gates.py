@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 from ds4proto_runtime.tp.gates import TcpGates
 from ds4proto_runtime.tp.slab import Slab
-from ds4proto_runtime.tp.waiting import PERIOD, ROUNDS, TRIAL, AdaptiveWait, SpinChoice
+from ds4proto_runtime.tp.waiting import (
+    PERIOD,
+    ROUNDS,
+    SPIN_SECONDS,
+    TRIAL,
+    AdaptiveWait,
+    SpinChoice,
+)
 
 from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_gates import GateFailed, GateLink
@@ -230,22 +237,47 @@ def test_a_slab_has_the_regions_of_the_schema_and_a_cap() -> None:
         slab.bulk(1 << 40)
 
 
+def _series(wait: AdaptiveWait, spinning: float, blocking: float) -> set[bool]:
+    """Run one series of trials; every 20th gate of a spin is interrupted."""
+    ways = set()
+    for at in range(2 * ROUNDS * TRIAL):
+        ways.add(wait.spinning)
+        seconds = spinning if wait.spinning else blocking
+        wait.gate_done(seconds + 1.0 * (wait.spinning and not at % 20), 0.0)
+    return ways
+
+
 def test_a_spin_is_kept_only_where_it_was_measured_to_pay() -> None:
-    for spinning, blocking, expected in ((1.0, 2.0, True), (2.0, 2.1, False)):
+    for spinning, blocking, expected in ((1e-5, 2e-5, True), (2e-5, 2.1e-5, False)):
         wait = AdaptiveWait("auto", cores=2)
-        ways: set[bool] = set()
-        for _ in range(2 * ROUNDS * TRIAL):
-            ways.add(wait.spinning)
-            wait.gate_done(spinning if wait.spinning else blocking, 0.0)
-        assert ways == {True, False}
+        assert _series(wait, spinning, blocking) == {True, False}
         assert wait.spinning is expected
         for _ in range(PERIOD):
             wait.gate_done(1.0, 0.0)
         assert not wait.spinning  # a new series begins with a block
-        for _ in range(2 * ROUNDS * TRIAL):
-            # by now it is the other way round
-            wait.gate_done(3.0 if wait.spinning is expected else 1.0, 0.0)
+        # by now it is the other way round
+        _series(wait, 3e-5 if expected else 1e-5, 2e-5)
         assert wait.spinning is not expected
+
+
+def test_a_spin_is_given_up_when_a_block_would_have_been_cheaper() -> None:
+    wait = AdaptiveWait("auto", cores=2)
+    _series(wait, 1e-5, 2e-5)
+    assert wait.spin == pytest.approx(2 * 2e-5)
+    wait = AdaptiveWait("auto", cores=2)
+    _series(wait, 1.0, 3.0)
+    assert wait.spin == SPIN_SECONDS
+
+
+def test_the_same_verdict_again_is_asked_for_less_often() -> None:
+    wait = AdaptiveWait("auto", cores=2)
+    for period in (PERIOD, 2 * PERIOD, 4 * PERIOD, 8 * PERIOD, 8 * PERIOD):
+        _series(wait, 1e-5, 2e-5)
+        for _ in range(period - 1):
+            wait.gate_done(1e-5, 0.0)
+        assert wait.spinning
+        wait.gate_done(1e-5, 0.0)
+        assert not wait.spinning
 
 
 def test_one_core_never_spins() -> None:
