@@ -1,0 +1,65 @@
+"""What every check of a diagnosis is: it sees rows, then says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.finding import Finding
+from ds4proto.trace.rows import FrameRow
+from ds4proto.trace.tcp_events import StreamEvent
+
+__all__ = ["Check", "Scene"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the checks of one capture share.
+
+    Attributes
+    ----------
+    decoder : CaptureDecoder
+        Knows runs and connections; complete once all rows have passed.
+    file : str
+        Name of the capture in evidence.
+    """
+
+    decoder: CaptureDecoder
+    file: str
+
+    def role(self, stream: int, side: str) -> str:
+        """Return who sits at one end (``a`` or ``b``) of a connection."""
+        table = self.decoder.decoder.table
+        return table.role(stream, "a" if side == "a" else "b") or f"side {side}"
+
+    def run_number(self, stream: int) -> int:
+        """Return the run of a connection, 0 where it belongs to none."""
+        run = self.decoder.decoder.table.run_of(stream)
+        return 0 if run is None else run.number
+
+    @property
+    def made_up_packets(self) -> bool:
+        """Whether segments were not those of a wire.
+
+        Our recorders write both packets of a handshake with one time.
+        """
+        if not self.decoder.info.application.startswith("ds4proto"):
+            return False
+        watches = self.decoder.decoder.ended
+        trips = {w.stats.min_rtt_ns for w in watches if w.stats and w.stats.syn_seen}
+        return 0 in trips
+
+
+class Check(Protocol):
+    """One kind of question about a capture."""
+
+    def add(self, row: FrameRow) -> None:
+        """Take the next row."""
+
+    def saw(self, event: StreamEvent) -> None:
+        """Take what TCP did, before the rows that come of it."""
+
+    def findings(self) -> Iterable[Finding]:
+        """Answer, once everything has passed."""
