@@ -38,12 +38,15 @@ class Decoder:
 
     Parameters
     ----------
-    payload : {"summary", "none", "full"}
-        Describe payloads, pass over them, or keep up to 1 MiB of each as well.
+    payload : {"summary", "none", "full"} or callable
+        Describe payloads, pass over them, or keep up to 1 MiB of each as well; or
+        what gives a `Summarizer` for each payload, see `sinks.sink_factory`.
     limits : Limits
         Caps on announced lengths.
     dialect : str, optional
         Read everything under this dialect instead of the one recognised.
+    on_event : callable, optional
+        Told of each event of TCP before the rows that come of it.
 
     Attributes
     ----------
@@ -59,7 +62,9 @@ class Decoder:
         limits: Limits = DEFAULT_LIMITS,
         dialect: str | None = None,
         start_ns: int | None = None,
+        on_event: Callable[[StreamEvent], None] | None = None,
     ) -> None:
+        self._on_event = on_event
         self._payload = payload
         self._limits = limits
         self._dialect = dialect
@@ -85,6 +90,8 @@ class Decoder:
 
     def feed(self, event: StreamEvent) -> Iterator[FrameRow]:
         """Take one event of the reassembly; yield the rows that it completes."""
+        if self._on_event is not None:
+            self._on_event(event)
         if isinstance(event, Data):
             yield from self._watches[event.stream].data(event)
         elif isinstance(event, Opened):
@@ -129,7 +136,7 @@ class CaptureDecoder:
     source : path, "-" or binary stream
         pcap, pcapng, either of them gzip'd, or the plain bytes of one direction of
         one connection (told by its first magic).
-    payload, limits, dialect
+    payload, limits, dialect, on_event
         As for `Decoder`.
     follow, wait
         As for `ds4proto.pcap.reader.CaptureReader`.
@@ -157,9 +164,12 @@ class CaptureDecoder:
         follow: bool = False,
         wait: Wait | None = None,
         reorder: int = ORDER_WINDOW,
+        on_event: Callable[[StreamEvent], None] | None = None,
     ) -> None:
         self._reorder = 0 if follow else reorder
-        self.decoder = Decoder(payload=payload, limits=limits, dialect=dialect)
+        self.decoder = Decoder(
+            payload=payload, limits=limits, dialect=dialect, on_event=on_event
+        )
         self.info = CaptureInfo()
         self._source = source
         self._follow = follow

@@ -10,9 +10,11 @@ from ds4proto.schema import dialect as find_dialect
 from ds4proto.schema.declare import FrameSpec, Payload, walk_tails
 from ds4proto.trace.payload import Summarizer, Width
 
-__all__ = ["PayloadMode", "TailSink", "sink_factory", "width_of"]
+__all__ = ["Look", "PayloadMode", "TailSink", "sink_factory", "width_of"]
 
-PayloadMode = Literal["none", "summary", "full"]
+Look = Callable[[FrameSpec, Mapping[str, Any], str, Width], Summarizer]
+"""Gives what describes one payload: of frame, fields so far, path and width."""
+PayloadMode = Literal["none", "summary", "full"] | Look
 
 MAX_TEXT: Final = 1 << 16
 _IPC: Final = 0x10  # anyei: the hidden tail is a slot descriptor
@@ -47,7 +49,7 @@ def sink_factory(mode: PayloadMode, dialect: Callable[[], str]) -> SinkFactory:
 
     Parameters
     ----------
-    mode : {"none", "summary", "full"}
+    mode : {"none", "summary", "full"} or callable
     dialect : callable
         Says the dialect of the moment; it decides what 16 bits mean.
     """
@@ -60,6 +62,8 @@ def sink_factory(mode: PayloadMode, dialect: Callable[[], str]) -> SinkFactory:
         if mode == "none":
             return TailSink(None)
         width = width_of(spec, fields, path, dialect())
+        if callable(mode):
+            return TailSink(mode(spec, fields, path, width))
         return TailSink(Summarizer(path, width, keep=mode == "full"))
 
     return sink
