@@ -155,11 +155,11 @@ class Snapshots:
         parts = (FIXED[SNAPSHOT_LOAD_BEGIN].build(words), pack_tokens(tokens))
         self.wire.send(b"".join(map(bytes, framed(SNAPSHOT_LOAD_BEGIN, parts))))
 
-    def chunk(self, data: bytes, **lies: int) -> None:
-        """Send one chunk."""
+    def chunk(self, data: bytes, *, cut: int | None = None, **lies: int) -> None:
+        """Send one chunk, or its first ``cut`` bytes."""
         words = {"request": self.request, "chunk_bytes": len(data), **lies}
         parts = (FIXED[SNAPSHOT_CHUNK].build(words), data)
-        self.wire.send(b"".join(map(bytes, framed(SNAPSHOT_CHUNK, parts))))
+        self.wire.send(b"".join(map(bytes, framed(SNAPSHOT_CHUNK, parts)))[:cut])
 
     def load(
         self,

@@ -484,7 +484,7 @@ def end(peer: WorkerBench, p: dict[str, Any]) -> None:
     session, tokens = snapshots.filled()
     snapshots.begin_load(session, tokens, 100)
     if p["cut"]:
-        snapshots.wire.send((header(7, 62) + bytes(62))[: p["cut"]])
+        snapshots.chunk(bytes(50), cut=p["cut"])
     snapshots.wire.half_close()
     found = snapshots.wire.next()
     if not isinstance(found, Ended) or found.how == "silence":
