@@ -235,7 +235,11 @@ def _give(text: str, out: Path | None) -> int:
 @click.option("--family", help="Only clauses whose id begins so, such as DS4T.")
 @json_option
 def coverage(family: str | None, as_json: bool) -> int:
-    """Say which clauses a case, a vector or a planted fault covers."""
+    """Say which clauses a case, a vector or a planted fault covers.
+
+    The target counts DS4D, files, codecs, and of DS4T and DS4B what the main dialect
+    has; `target_total` and `target_covered` of --json are its figures.
+    """
     from ds4proto.cli._spec_coverage import gather
 
     found = gather(family or "")

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import find
 
-from ds4proto import clauses
+from ds4proto import clauses, rule_vectors
 from ds4proto.cli import _spec_coverage as coverage
 from ds4proto.cli._spec_coverage import (
     Coverage,
@@ -76,14 +76,49 @@ def test_a_contributor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         coverage, "contributors", lambda: [lambda: {"DS4D-OPT-01": ["case a"], "X": []}]
     )
+    for own in ("planted_faults", "vectors", "proofs"):
+        monkeypatch.setattr(coverage, own, dict)
+    monkeypatch.setattr(coverage.rule_vectors, "by_clause", dict)
     found = gather("DS4D-OPT")
     assert found.by_clause == {"DS4D-OPT-01": ("case a",)}
     assert found.must_covered == 1
 
 
+def test_rows_of_vector_files_count() -> None:
+    rows = rule_vectors.by_clause()
+    assert rows
+    assert set(rows) <= set(clauses.ids())
+    assert set(rows) <= set(gather().by_clause) | {
+        c.id for c in clauses.load() if not c.mandatory
+    }
+
+
+def test_proofs_count_as_the_index_says() -> None:
+    found = gather()
+    for clause, what in coverage.proofs().items():
+        assert set(what) <= set(found.by_clause[clause])
+
+
 def test_the_registered_contributors_answer() -> None:
     for contributor in coverage.contributors():
         assert set(contributor()) <= set(clauses.ids())
+
+
+def test_the_target_leaves_out_what_the_main_dialect_lacks() -> None:
+    found = gather()
+    outside = {c.id for c in found.musts} - {c.id for c in found.target}
+    assert outside
+    assert all(name.startswith(("DS4T-", "DS4B-")) for name in outside)
+    for name in outside:
+        assert not {"*", "v14"} & set(clauses.get(name).dialects)
+    assert found.target_total == found.must_total - len(outside)
+    assert found.target_covered == sum(c.id in found.by_clause for c in found.target)
+
+
+def test_a_share_is_never_rounded_up() -> None:
+    assert coverage._percent(949, 1000) == 94
+    assert coverage._percent(95, 100) == 95
+    assert coverage._percent(0, 0) == 0
 
 
 def test_nothing_covered_says_so() -> None:
@@ -106,6 +141,8 @@ def test_the_command_gives_json() -> None:
     assert result.exception is None
     found = json.loads(result.output)
     assert found["must_total"] == gather("CODEC").must_total
+    assert found["target_total"] == found["must_total"]
+    assert found["target_covered"] == found["must_covered"]
     assert found["must_covered"] + len(found["uncovered"]) == found["must_total"]
     assert "24 vectors e4m3/Clip" in found["covered"]["CODEC-E4M3-05"]
 
