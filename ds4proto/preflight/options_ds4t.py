@@ -9,19 +9,17 @@ from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_texts import text_of
 from ds4proto.preflight.options_ds4d import Refusal
 
-__all__ = ["cross_check", "gid_index", "strays", "transport"]
+__all__ = ["STRAY_FLAGS", "STRAY_VALUES", "cross_check", "gid_index", "strays",
+           "transport"]  # fmt: skip
 
 TRANSPORTS: Final = ("auto", "rdma", "tcp")
 _INT_MAX: Final = (1 << 31) - 1
-_OWN: Final = frozenset(
-    {
-        "--transport",
-        "--rdma-device",
-        "--rdma-gid-index",
-        "--debug-hash",
-        "--tensor-parallel-token-prefill",
-    }
+STRAY_VALUES: Final = frozenset(
+    {"--transport", "--rdma-device", "--rdma-gid-index", "--debug-hash"}
 )
+"""Options with a value that belong to tensor parallelism alone."""
+STRAY_FLAGS: Final = frozenset({"--tensor-parallel-token-prefill"})
+"""Such options without one."""
 
 
 def transport(_option: str, words: str) -> str:
@@ -33,7 +31,8 @@ def transport(_option: str, words: str) -> str:
 
 def gid_index(_option: str, words: str) -> int:
     """Return a GID index, or refuse it with ds4's text (DS4T-OPT-12)."""
-    if not words.isascii() or not words.isdigit() or int(words) > _INT_MAX:
+    plain = words.isascii() and words.isdigit() and len(words.lstrip("0")) <= 10
+    if not plain or int(words) > _INT_MAX:
         raise WrongUsage(text_of("DS4T-OPT-12", words))
     return int(words)
 
@@ -73,5 +72,5 @@ def cross_check(options: TensorParallel) -> Iterator[Refusal]:
 
 def strays(given: set[str]) -> Iterator[Refusal]:
     """Yield the refusal of tensor-parallel options without the mode."""
-    if given & _OWN:
+    if given & (STRAY_VALUES | STRAY_FLAGS):
         yield _refuse("DS4T-OPT-09")

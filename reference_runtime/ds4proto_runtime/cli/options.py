@@ -2,7 +2,8 @@
 
 ds4's own parser is no getopt: options take one or two arguments, stand in any order,
 and the first fault is what the user reads. The texts are those of the clauses
-DS4D-OPT-01 to -32.
+DS4D-OPT-01 to -32; options of a tensor-parallel pair are refused with that of
+DS4T-OPT-09.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ds4proto.preflight.options_ds4d import (
     positive,
     role,
 )
+from ds4proto.preflight.options_ds4t import STRAY_FLAGS, STRAY_VALUES, strays
 from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
 from ds4proto.schema.ds4d_private import FORMAT_IDS
 
@@ -174,14 +176,16 @@ def parse_options(arguments: Sequence[str]) -> RunOptions:
         elif option in VALUES:
             name, take = VALUES[option]
             setattr(options, name, take(option, argument(option, words)))
-        else:
+        elif option in STRAY_VALUES:
+            argument(option, words)
+        elif option not in STRAY_FLAGS:
             raise WrongUsage(f"unknown option: {option} (see ds4proto run --help)")
     _cross_check(options)
     return options
 
 
 def _cross_check(options: RunOptions) -> None:
-    for refusal in cross_check(options):
+    for refusal in (*cross_check(options), *strays(options.given)):
         raise WrongUsage(refusal.text)
     if options.wire_format is not None:
         if options.dialect != PRIVATE_DIALECT:

@@ -11,6 +11,7 @@ from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_prefill import c_integer
 from ds4proto.link.ds4t_rules import RULES
 from ds4proto.link.ds4t_texts import text_of
+from ds4proto.preflight.options_ds4t import gid_index, transport
 from ds4proto_runtime.tp.toy import ToyShape
 
 MAX_PORT: Final = 65535
@@ -87,18 +88,6 @@ def _role(_option: str, words: str) -> str:
     return words
 
 
-def _transport(_option: str, words: str) -> str:
-    if words not in ("auto", "rdma", "tcp"):
-        raise WrongUsage(text_of("DS4T-OPT-10", words))
-    return words
-
-
-def _gid(_option: str, words: str) -> int:
-    if not words.isdecimal() or int(words) > INT_MAX:
-        raise WrongUsage(text_of("DS4T-OPT-12", words))
-    return int(words)
-
-
 def _dialect(_option: str, words: str) -> str:
     from ds4proto.link.ds4t_rules import rules_of
 
@@ -149,9 +138,9 @@ def toy_shape(words: str) -> ToyShape:
 
 VALUES: Final[dict[str, tuple[str, Any]]] = {
     "--role": ("role", _role),
-    "--transport": ("transport", _transport),
+    "--transport": ("transport", transport),
     "--rdma-device": ("rdma_device", _word),
-    "--rdma-gid-index": ("rdma_gid_index", _gid),
+    "--rdma-gid-index": ("rdma_gid_index", gid_index),
     "--dialect": ("dialect", _dialect),
     "--ctx": ("ctx", _positive),
     "-c": ("ctx", _positive),
