@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +29,7 @@ from tests.model import gguf_writer
 from tests.preflight.plans import CUDA, PAIR, findings
 
 Run = Callable[[Row, Mapping[str, Any]], None]
+Fault = Callable[[], AbstractContextManager[Any]]
 IDLE_MS = 750
 
 
@@ -233,7 +235,7 @@ def slabs(row: Row, _: Mapping[str, Any]) -> None:
         assert [r.name for r in regions if r.travels] == row["travels"]
     if "batch" in row.values:
         area = slab.Slab(layer_count, width)
-        own, _ = area.batch(*row["batch"])
+        own = area.batch(*row["batch"])[0]
         area.memory[:] = 0
         own[:] = b"\xff" * len(own)
         touched = area.memory.nonzero()[0]
@@ -254,13 +256,26 @@ RUNS: dict[str, Run] = {
 }
 
 
-def failing(name: str) -> set[str]:
+def failing(name: str, run: Run) -> set[str]:
     """Return the clauses of the rows that our code does not give."""
     file = load(name)
     red: set[str] = set()
     for row in file.rows:
         try:
-            RUNS[name](row, file.base)
+            run(row, file.base)
         except (AssertionError, pytest.fail.Exception):
             red.update(row.clauses)
     return red
+
+
+def assert_all_broken(name: str, run: Run, faults: Mapping[str, Fault]) -> None:
+    """Assert that the faults of a family turn rows of every clause of it red."""
+    red: set[str] = set()
+    for words, fault in faults.items():
+        with fault():
+            found = failing(name, run)
+        assert found, f"{name}: no row sees that {words}"
+        red |= found
+    claimed = {clause for row in load(name).rows for clause in row.clauses}
+    assert claimed - red == set()
+    assert failing(name, run) == set()
