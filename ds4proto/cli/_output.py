@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from ds4proto.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -55,20 +57,6 @@ def _console(*, to_stderr: bool) -> "Console":
 def write_json(value: Any) -> None:
     """Write one JSON document as one line on standard output."""
     sys.stdout.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
-
-
-def printable(text: str) -> str:
-    r"""Return text with every control and other unprintable character escaped.
-
-    >>> printable("ok\x1b[2J")
-    'ok\\x1b[2J'
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 @contextmanager

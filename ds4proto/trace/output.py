@@ -207,11 +207,18 @@ def _cell(column: Column, row: FrameRow) -> str:
 
 
 @contextmanager
-def output_file(path: str | None) -> Iterator[BinaryIO]:
+def output_file(path: str | None, option: str = "-o") -> Iterator[BinaryIO]:
     """Open the output: standard output, or a file that appears only when it is whole.
 
     The bytes go to a temporary file beside `path`, which takes its name at the end;
     after an error nothing is left, and an older file stays as it was.
+
+    Parameters
+    ----------
+    path : str or None
+        None or ``-`` for standard output.
+    option : str
+        What the user gave the path with, for the text of an error.
 
     Raises
     ------
@@ -226,7 +233,9 @@ def output_file(path: str | None) -> Iterator[BinaryIO]:
     target = Path(path)
     folder = target.parent
     if not folder.is_dir():
-        raise WrongUsage(f"-o {plain(path)}: there is no folder {plain(str(folder))}")
+        raise WrongUsage(
+            f"{option} {plain(path)}: there is no folder {plain(str(folder))}"
+        )
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:  # a pipe or a device: no name to take
             yield stream

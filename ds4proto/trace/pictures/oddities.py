@@ -1,0 +1,43 @@
+"""What is odd in the rows of a capture, counted by kind, with the places seen first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ds4proto.trace.pictures.model import Remark
+from ds4proto.trace.rows import FrameRow
+
+__all__ = ["Oddity"]
+
+_PACKETS: Final = 8
+
+
+class Oddity:
+    """One kind of oddity: how often, and where first."""
+
+    def __init__(self, severity: str, text: str) -> None:
+        self.severity, self.text = severity, text
+        self.count = 0
+        self.bytes = 0
+        self.packets: list[int] = []
+        self.at: list[str] = []
+
+    def add(self, row: FrameRow) -> None:
+        """Count a row."""
+        self.count += 1
+        self.bytes += row.length
+        if len(self.packets) < _PACKETS:
+            self.packets.append(row.last_packet)
+            self.at.append(f"{row.time:.6f} s")
+
+    def remark(self, name: str) -> Remark:
+        """Return the finding that a page lists, under its name."""
+        if self.severity == "error":
+            text = f"{self.text} ({self.count} times)" if self.count > 1 else self.text
+        else:
+            text = f"{self.bytes} bytes belong to no frame: {self.text}"
+        seen = ", ".join(self.at[:3]) + (", ..." if self.count > 3 else "")
+        return Remark(
+            self.severity, text, evidence=(f"{name}, at {seen}",),
+            packets=tuple(self.packets),
+        )  # fmt: skip
