@@ -55,11 +55,11 @@ def identity_of(source: str, role: str | None = None) -> dict[str, Any]:
         return profile_of(read_report(source))
     if ":" not in source:
         raise WrongUsage(f"{source}: no report file, and no peer")
-    from ds4proto_conformance.cli.check import _role_of
+    from ds4proto_conformance.cli.check import role_of
     from ds4proto_conformance.front import run
     from ds4proto_conformance.settings import Settings
 
-    settings = Settings(source, role or _role_of(source))  # type: ignore[arg-type]
+    settings = Settings(source, role_of(source, role))
     report, _ = run(settings, "smoke")
     return profile_of(report)
 

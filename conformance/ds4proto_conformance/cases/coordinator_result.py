@@ -460,7 +460,7 @@ def once(peer: CoordinatorBench) -> None:
 def prefill(peer: CoordinatorBench) -> None:
     """A refused prefill is replayed under a new id, the transcript unchanged."""
     hop = start(peer)
-    work = hop.first()
+    work = hop.prefill()
     hop.fail(work)
     replay = hop.work("DS4D-COORD-30")
     if work["flags"] & 8:

@@ -177,8 +177,10 @@ def return_kind(peer: WorkerBench, p: dict[str, Any]) -> Work:
     params={"what": ("host", "port")},
 )
 def return_address(peer: WorkerBench, p: dict[str, Any]) -> Work:
-    named = {"host": {"host": b"localhost"}, "port": {"port": 7}}[p["what"]]
-    end = return_record(**named)  # type: ignore[arg-type]
+    end = {
+        "host": return_record(host=b"localhost"),
+        "port": return_record(port=7),
+    }[p["what"]]
     return peer.make(2, blob=route_blob([peer.hop()], end=end))
 
 

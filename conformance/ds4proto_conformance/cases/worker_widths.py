@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ds4proto_conformance.bench.worker import WorkerBench
 from ds4proto_conformance.registry import case
@@ -196,10 +196,12 @@ def compare(peer: WorkerBench, wide: bytes, narrow: bytes, bits: int) -> None:
     values = np.frombuffer(wide, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise NotApplicable("the peer's rows are not finite; nothing can be compared")
-    halves = ("f16", "bf16") if bits == 16 else ("f16",)
+    halves: tuple[Literal["f16", "bf16"], ...] = ("f16",)
+    if bits == 16:
+        halves = ("f16", "bf16")
     for profile in PROFILES if bits == 8 else ("strict",):
         for half in halves:
-            codec = activation_codec(bits, profile=profile, half=half)  # type: ignore[arg-type]
+            codec = activation_codec(bits, profile=profile, half=half)
             if bytes(codec.encode(values)) == narrow:
                 if half != peer.settings.half:
                     raise Deviation(

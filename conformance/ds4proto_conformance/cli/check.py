@@ -12,6 +12,7 @@ import click
 
 from ds4proto.cli._output import printable, stdout
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.peer.api import ROLES, Role
 
 _HELP = """Test a live peer, a capture or a codec against the clauses.
 
@@ -32,19 +33,24 @@ Examples:
 Exit status: 0 all passed, 1 something failed (with --expect: something changed),
 2 nothing was judged, 3 the peer cannot be reached."""
 
-_ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
+_FILE = click.Path(dir_okay=False)
 
 
 @click.command("check", help=_HELP)
 @click.option("--peer", help="The peer under test.")
-@click.option("--role", type=click.Choice(_ROLES), help="What the peer is.")
+@click.option("--role", type=click.Choice(ROLES), help="What the peer is.")
 @click.option(
     "--profile",
     default="full",
     show_default=True,
     help="smoke, must, full or dialect:NAME.",
 )
-@click.option("--dialect", default="upstream", show_default=True)
+@click.option(
+    "--dialect",
+    default="upstream",
+    show_default=True,
+    help="Dialect that the peer speaks, such as upstream or v9w.",
+)
 @click.option(
     "--position",
     type=click.Choice(["first", "middle", "last"]),
@@ -53,7 +59,12 @@ _ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
 @click.option("-k", "keyword", default="", help="Only cases that match, as pytest's.")
 @click.option("--case", "only", multiple=True, help="Only this case; repeatable.")
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
-@click.option("--seed", default=1, show_default=True)
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    help="Of all that is drawn; the same seed sends the same bytes.",
+)
 @click.option(
     "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
 )
@@ -79,19 +90,19 @@ _ROLES = ("coordinator", "worker", "tp-leader", "tp-worker", "codec")
 )
 @click.option("--model", default="", help="GGUF file; only its header is read.")
 @click.option("--hidden-values", type=int, help="f32 values of one hidden state.")
-@click.option("--vocab", type=int)
-@click.option("--ctx", type=int)
-@click.option("--n-layers", type=int)
-@click.option("--report", type=click.Path(dir_okay=False), help="JSON lines.")
-@click.option("--junit", "junit_file", type=click.Path(dir_okay=False))
-@click.option("--html", "html_file", type=click.Path(dir_okay=False))
-@click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False))
+@click.option("--vocab", type=int, help="Logits of one token.")
+@click.option("--ctx", type=int, help="Context in tokens that a coordinator asks for.")
+@click.option("--n-layers", type=int, help="Layers of the model.")
+@click.option("--report", type=_FILE, help="Write JSON lines, as the cases end.")
+@click.option("--junit", "junit_file", type=_FILE, help="Write JUnit XML.")
 @click.option(
-    "--expect",
-    type=click.Path(dir_okay=False),
-    help="Exit 1 only on verdicts that differ from this file.",
+    "--html", "html_file", type=_FILE, help="Write one page that needs no net."
 )
-@click.option("--write-expect", type=click.Path(dir_okay=False))
+@click.option("--markdown", "markdown_file", type=_FILE, help="Write Markdown.")
+@click.option(
+    "--expect", type=_FILE, help="Exit 1 only on verdicts that differ from this file."
+)
+@click.option("--write-expect", type=_FILE, help="Write the verdicts for --expect.")
 @click.option(
     "--diff", "reports", nargs=2, metavar="OLD NEW", help="Compare two reports."
 )
@@ -115,18 +126,26 @@ def cmd(**told: Any) -> int:
         raise WrongUsage("--peer is missing; see --help for its grammar")
     if told["peer"].startswith("capture:"):
         return _capture(told)
-    if not told["role"]:
-        told["role"] = _role_of(told["peer"])
+    told["role"] = role_of(told["peer"], told["role"])
     return _live(told)
 
 
-def _role_of(peer: str) -> str:
+def role_of(peer: str, told: str | None = None) -> Role:
+    """Return the role of a peer, from its own text where none was told.
+
+    Raises
+    ------
+    WrongUsage
+        Neither says one, or there is no such role.
+    """
     kind, _, rest = peer.partition(":")
-    if kind == "reference":
-        return rest.partition(":")[0]
-    if kind == "codec":
-        return "codec"
-    raise WrongUsage(f"--role is missing: one of {', '.join(_ROLES)}")
+    own = {"reference": rest.partition(":")[0], "codec": "codec"}.get(kind)
+    name = told or own
+    for role in ROLES:
+        if role == name:
+            return role
+    wrong = f"{name!r} is no role" if name else "--role is missing"
+    raise WrongUsage(f"{wrong}; one of {', '.join(ROLES)}")
 
 
 def _live(told: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ import click
 
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode
+from ds4proto.peer.api import ROLES
 
 _HELP = """Name the dialect, the numeric profile and the limits of a peer.
 
@@ -23,23 +24,25 @@ Exit status: 0 it answers as it should, 1 something failed, 3 it cannot be reach
 @click.option("--peer", required=True, help="The peer; see ds4proto check --help.")
 @click.option(
     "--role",
-    type=click.Choice(["coordinator", "worker", "tp-leader", "tp-worker", "codec"]),
+    type=click.Choice(ROLES),
+    help="What the peer is, where --peer does not say it.",
 )
 @click.option("--model", default="", help="GGUF file; only its header is read.")
-@click.option("--time-scale", default=1.0, show_default=True)
+@click.option(
+    "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
 def cmd(
     peer: str, role: str | None, model: str, time_scale: float, as_json: bool
 ) -> int:
     """Meet a peer and say what it is."""
     from ds4proto.errors import PeerLost as Lost
-    from ds4proto_conformance.cli.check import _role_of
+    from ds4proto_conformance.cli.check import role_of
     from ds4proto_conformance.front import run
     from ds4proto_conformance.identity import profile_of
     from ds4proto_conformance.settings import Settings
 
-    what: Any = role or _role_of(peer)
-    settings = Settings(peer, what, time_scale=time_scale, model=model)
+    settings = Settings(peer, role_of(peer, role), time_scale=time_scale, model=model)
     report, status = run(settings, "smoke")
     if status is ExitCode.PEER_LOST:
         raise Lost(str(report.footer.get("stopped")))

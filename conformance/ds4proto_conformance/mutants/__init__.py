@@ -7,10 +7,25 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from functools import cache
+from typing import Final, cast
 
+from ds4proto.peer.api import Role
 from ds4proto_conformance.peers.faults import Fault
 
-__all__ = ["all_mutants", "coordinator", "find", "worker"]
+__all__ = [
+    "all_mutants",
+    "coordinator",
+    "find",
+    "home",
+    "sound_names",
+    "worker",
+]
+
+_SOUND: Final = {
+    "worker": ("none-last", "none-middle", "none-first"),
+    "tp-leader": ("none-v14", "none-v10", "none-v9w", "none-v7"),
+    "tp-worker": ("none-v14", "none-v10", "none-v9w", "none-v7"),
+}
 
 
 @cache
@@ -22,16 +37,34 @@ def all_mutants() -> dict[str, Fault]:
     ValueError
         Two of one role share a name.
     """
-    found: dict[str, Fault] = {}
+    return {name: fault for name, (fault, _) in _found().items()}
+
+
+@cache
+def _found() -> dict[str, tuple[Fault, str]]:
+    """Return every planted fault and the module that declares it."""
+    found: dict[str, tuple[Fault, str]] = {}
     for module in pkgutil.iter_modules(__path__):
-        faults = getattr(
-            importlib.import_module(f"{__name__}.{module.name}"), "MUTANTS", ()
-        )
-        for fault in faults:
+        name = f"{__name__}.{module.name}"
+        for fault in getattr(importlib.import_module(name), "MUTANTS", ()):
             if fault.name in found:
                 raise ValueError(f"mutant {fault.name!r} is declared twice")
-            found[fault.name] = fault
+            found[fault.name] = fault, name
     return found
+
+
+def home(role: str, name: str) -> str:
+    """Return the module that declares a fault; empty for ``none``."""
+    found = _found().get(name)
+    return found[1] if found is not None and found[0].role == role else ""
+
+
+def sound_names(role: str) -> tuple[str, ...]:
+    """Return the names under which a role has peers without a fault.
+
+    One for each position of a worker, and for each dialect of a rank.
+    """
+    return _SOUND.get(role, ("none",))
 
 
 def find(role: str, name: str) -> Fault:
@@ -44,7 +77,7 @@ def find(role: str, name: str) -> Fault:
     """
     if name == "none" or name.startswith("none-"):
         position = name.partition("-")[2]
-        return Fault(name, role, "none", "no fault", position)  # type: ignore[arg-type]
+        return Fault(name, cast(Role, role), "none", "no fault", position)
     fault = all_mutants().get(name)
     if fault is None or fault.role != role:
         known = sorted(n for n, f in all_mutants().items() if f.role == role)

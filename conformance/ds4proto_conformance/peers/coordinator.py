@@ -194,8 +194,14 @@ class SmallCoordinator:
         self._connections[link] = connection
         _, replaced = self._registry.register(hello, HOST, connection)
         if replaced is not None and not self.memory.get("keeps replaced"):
-            self._close(replaced.handle)
+            self._replace(replaced.handle)
         self._next_at = min(self._next_at, _now() + PACE)
+
+    def _replace(self, old: Connection) -> None:
+        """End a connection whose worker has come again, and tell who waits on it."""
+        old.machine.peer_closed(_now())
+        self._settle(old)
+        self._close(old)
 
     # requests
 

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost
@@ -219,17 +219,21 @@ class LoopSession:
 
 @contextlib.contextmanager
 def threaded(
-    net: PairNet, run: object, stop: object, *, tester_listens: bool
+    net: PairNet,
+    run: Callable[[], None],
+    stop: Callable[[], None],
+    *,
+    tester_listens: bool,
 ) -> Iterator[LoopSession]:
     """Run a small peer in a thread while the block lasts."""
-    thread = threading.Thread(target=run, name="small peer", daemon=True)  # type: ignore[arg-type]
+    thread = threading.Thread(target=run, name="small peer", daemon=True)
     thread.start()
     session = LoopSession(net, thread, tester_listens=tester_listens)
     try:
         yield session
     finally:
         session.close()
-        stop()  # type: ignore[operator]
+        stop()
         net.ring()
         thread.join(5.0)
         net.close()
