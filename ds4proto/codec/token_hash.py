@@ -6,6 +6,7 @@ start value that lacks the last digit of the usual one. Not cryptographic.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,10 @@ TOKEN_HASH_PRIME: Final = 1099511628211
 
 _MASK: Final = (1 << 64) - 1
 _TOKEN_LIMIT: Final = 1 << 32
+_TWO_BYTES: Final = 1 << 16
+_PRIME_CUBED: Final = TOKEN_HASH_PRIME**3 & _MASK
 _KERNEL_FROM: Final = 4096  # token count that pays for the kernel's import
+_ARRAY_FROM: Final = 128  # ids that pay for an array of them
 
 
 class TokenHash:
@@ -88,7 +92,7 @@ class TokenHash:
             self._value, added = _hash_array(self._value, tokens)
         else:
             tokens = tokens if isinstance(tokens, list | tuple) else list(tokens)
-            self._value, added = _hash_ints(self._value, tokens), len(tokens)
+            self._value, added = _hash_list(self._value, tokens), len(tokens)
         self._count += added
         return self._value
 
@@ -118,9 +122,26 @@ def token_hash(tokens: Tokens, start: int = TOKEN_HASH_START) -> int:
     return TokenHash(tokens, value=start).value
 
 
+def _hash_list(state: int, tokens: list[int] | tuple[int, ...]) -> int:
+    """Hash many ids with the kernel where it is loaded anyway, else one by one."""
+    if len(tokens) >= _ARRAY_FROM and "numba" in sys.modules:
+        import numpy as np
+
+        with contextlib.suppress(CodecError, OverflowError, ValueError, TypeError):
+            array = np.asarray(tokens)
+            if array.dtype.kind == "i" and array.ndim == 1:
+                return _hash_array(state, array)[0]
+    return _hash_ints(state, tokens)  # which names what is wrong
+
+
 def _hash_ints(state: int, tokens: list[int] | tuple[int, ...]) -> int:
     prime, mask = TOKEN_HASH_PRIME, _MASK
     for index, token in enumerate(tokens):
+        if token.__class__ is int and 0 <= token < _TWO_BYTES:
+            # Two zero bytes change nothing, and masking may wait to the end.
+            low = (state ^ (token & 0xFF)) * prime
+            state = ((low ^ (token >> 8)) * _PRIME_CUBED) & mask
+            continue
         try:
             valid = 0 <= token < _TOKEN_LIMIT and token == int(token)
         except TypeError:

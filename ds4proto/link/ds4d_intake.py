@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,10 +74,21 @@ class End:
 Item = Frame | BadMagic | End
 
 
+def fresh_pages(size: int) -> mmap.mmap:
+    """Return that many bytes that cost no memory until they are written to.
+
+    An announced length alone claims nothing. Large pages, where the system has them,
+    make filling them several times faster: one fault for each 2 MiB in place of 512.
+    """
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
 def _allocate(size: int) -> bytearray | mmap.mmap:
-    # Anonymous pages cost nothing until bytes arrive, so an announced length alone
-    # claims no memory.
-    return mmap.mmap(-1, size) if size >= LARGE else bytearray(size)
+    return fresh_pages(size) if size >= LARGE else bytearray(size)
 
 
 class Intake:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from ds4proto_runtime.pipeline.activations import (
@@ -14,8 +16,10 @@ from ds4proto_runtime.pipeline.activations import (
     write,
 )
 
+from ds4proto.codec import get
 from ds4proto.codec.widths import activation_codec
 from ds4proto.link.ds4d_frames import WORK_PART
+from ds4proto.schema.ds4d_private import FORMATS
 
 WIDTH = 96
 
@@ -23,6 +27,24 @@ WIDTH = 96
 def rows(values: int) -> np.ndarray:
     rng = np.random.default_rng(5)
     return rng.standard_normal(values, np.float32).reshape(-1, WIDTH)
+
+
+PRIVATE = sorted(FORMATS)
+
+
+@pytest.mark.parametrize("bits", PRIVATE)
+@pytest.mark.parametrize("count", [1, 3 * BLOCK // WIDTH + 7])
+def test_late_rows_with_scales_are_those_of_the_codec(bits: int, count: int) -> None:
+    hidden = rows(count * WIDTH)
+    wanted = bytes(get(FORMATS[bits], path="numpy").encode(hidden, rows=count))
+    assert _sent(pack_late(hidden, bits)) == wanted
+
+
+def _sent(late: Any) -> bytes:
+    sent = bytearray()
+    write([late], lambda parts: [sent.extend(part) for part in parts])
+    assert len(late) == len(sent)
+    return bytes(sent)
 
 
 @pytest.mark.parametrize("bits", [32, 16, 8])
@@ -61,7 +83,7 @@ def body(bits: int, count: int, tokens: int = 0) -> tuple[bytes, int, int]:
     return head + wire + blob, len(head), len(wire)
 
 
-@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("bits", [16, 8, *PRIVATE])
 @pytest.mark.parametrize("step", [4099, 1 << 20, 1 << 30])
 def test_a_body_is_decoded_as_it_comes(bits: int, step: int) -> None:
     count = 4 * BLOCK // WIDTH

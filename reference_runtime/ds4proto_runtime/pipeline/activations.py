@@ -26,7 +26,11 @@ from ds4proto.schema.problem import Buf
 from ds4proto_runtime.engines.base import F32
 
 BLOCK: Final = 1 << 18
-"""Values encoded or decoded in one step: 1 MiB of float32."""
+"""Values from which on a payload goes block by block, and those of its blocks."""
+LARGE_BLOCK: Final = 1 << 20
+"""Values of a block where there are many: fewer sends, fewer changes of process."""
+PARTS: Final = 8
+"""Blocks that a payload has at least, as far as its size allows."""
 DECODED_AT_ONCE: Final = STREAM_FROM // 4
 """Values from which on decoding goes past the cache, which is fastest."""
 COMPILED_FROM: Final = 1 << 16
@@ -95,19 +99,18 @@ class _Pages(mmap.mmap):
     nothing.
     """
 
-    flat: F32
+    rows: F32
     codec: Codec
 
 
 def pack_late(rows: F32, bits: int, profile: str = "strict") -> Buf:
     """Return wire bytes, or for a large payload a stand-in that ``write`` encodes."""
-    values = rows.size
-    if bits == 32 or bits in FORMATS or values * bits // 8 <= max(SMALL, BLOCK // 4):
+    size = len(rows) * row_bytes(bits, rows.shape[-1])
+    if bits == 32 or rows.ndim != 2 or size <= max(SMALL, BLOCK // 4):
         return pack(rows, bits, profile)
-    codec = _codec(bits, profile, values)
-    pages = _Pages(-1, codec.wire_bytes(values))
-    pages.flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
-    pages.codec = codec
+    pages = _Pages(-1, size)
+    pages.rows = np.ascontiguousarray(rows, np.float32)
+    pages.codec = _codec(bits, profile, rows.size)
     return memoryview(pages)
 
 
@@ -122,9 +125,13 @@ def write(buffers: Sequence[Buf], send: Callable[[Sequence[Buf]], None]) -> None
         if not isinstance(pages, _Pages):
             ready.append(part)
             continue
-        scratch = np.empty(4 * BLOCK, np.uint8)
-        for at in range(0, pages.flat.size, BLOCK):
-            block = pages.codec.encode(pages.flat[at : at + BLOCK], scratch)
+        rows = pages.rows
+        values = max(BLOCK, min(LARGE_BLOCK, rows.size // PARTS))
+        step = max(1, values // rows.shape[-1])
+        scratch = np.empty(len(pages) // len(rows) * step, np.uint8)
+        for at in range(0, len(rows), step):
+            some = rows[at : at + step]
+            block = pages.codec.encode(some.reshape(-1), scratch, rows=len(some))
             send([*ready, memoryview(block).cast("B")])
             ready = []
     if ready:
@@ -198,7 +205,7 @@ class Decoding:
         self._decoded = decoded
         self._body: memoryview | None = None
         self._wire = memoryview(b"")
-        self._from = self._at = self._bits = 0
+        self._from = self._at = self._bits = self._row = 0
         self._out: Any = None
 
     @property
@@ -235,31 +242,35 @@ class Decoding:
         bits, size = words["input_hc_bits"], words["input_hc_bytes"]
         at = WORK_PART.size + words["token_bytes"]
         if (
-            bits not in (8, 16)
+            (bits not in (8, 16) and bits not in FORMATS)
             or size < BLOCK
             or at + size + words["route_bytes"] != len(body)
-            or size * 8 // bits % self._decoded.width
         ):
+            return False
+        self._row = row_bytes(bits, self._decoded.width)
+        if size % self._row:
             return False
         self._body, self._bits = body, bits
         self._from, self._at = at, 0
         self._wire = body[at : at + size]
-        self._out = self._decoded.buffers.take(size * 8 // bits)
+        self._out = self._decoded.buffers.take(size // self._row * self._decoded.width)
         return True
 
     def _decode(self, come: int, least: int) -> None:
-        step = self._bits // 8
-        count = (min(come, len(self._wire)) - self._at) // step
-        if count < least:
+        """Decode the whole rows that have come, if they are ``least`` values."""
+        count = (min(come, len(self._wire)) - self._at) // self._row
+        width = self._decoded.width
+        if count * width < least:
             return
-        first = self._at // step
+        first = self._at // self._row * width
         codec = _codec(self._bits, self._decoded.profile, COMPILED_FROM)
         codec.decode(
-            self._wire[self._at : self._at + count * step],
-            self._out[first : first + count],
-            values=count,
+            self._wire[self._at : self._at + count * self._row],
+            self._out[first : first + count * width],
+            values=count * width,
+            rows=count,
         )
-        self._at += count * step
+        self._at += count * self._row
 
 
 def _address(view: memoryview) -> int:

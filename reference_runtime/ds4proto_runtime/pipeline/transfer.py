@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from ds4proto.link.ds4d_events import (
     SnapshotFailed,
     Transmit,
 )
+from ds4proto.link.ds4d_intake import fresh_pages
 from ds4proto.link.ds4d_snapshot_client import LoadClient, SaveClient, ShardKey
 from ds4proto.link.ds4d_snapshot_server import full_chunks
 from ds4proto.peer import PeerLost, SocketChannel
@@ -46,8 +46,7 @@ def fetch(owner: PipelineCoordinator, entry: WorkerEntry, key: ShardKey) -> Buf:
                 if isinstance(event, Transmit):
                     _send(owner, channel, client, event.buffers)
                 elif isinstance(event, ShardStarted):
-                    # Anonymous pages: an announced size alone costs no memory.
-                    store = memoryview(mmap.mmap(-1, event.size))
+                    store = memoryview(fresh_pages(event.size))
                 elif isinstance(event, ShardData) and isinstance(store, memoryview):
                     store[at : at + len(event.data)] = event.data
                     at += len(event.data)
