@@ -18,6 +18,7 @@ from ds4proto.schema.dsv4 import (
     DSVL_MAGIC,
     Family,
     Tensor,
+    glm_row_counts,
     layer_tensors,
     tensor_area_problem,
 )
@@ -102,6 +103,7 @@ def read_container(
         tensors = tuple(layer_tensors(values, ratios, family))
         problems += _area(due, values, tensors, len(view))
         problems += _live(due, values, family)
+        problems += _rows(due, values, family)
     zeros = zero_tail(values["tensors"])
     return Container(due, values, tensors, tuple(problems), zeros)
 
@@ -127,6 +129,28 @@ def _live(spec: FrameSpec, values: dict[str, Any], family: Family) -> list[Probl
     found = str(values["raw_live"])
     clause, path = _LIVE_CLAUSES[spec.name], f"{spec.name}.raw_live"
     return [Problem(clause, path, at, at, f"{due}, all live rows", found)]
+
+
+def _rows(spec: FrameSpec, values: dict[str, Any], family: Family) -> list[Problem]:
+    """Compare the row counts of GLM, which follow from length and capacity."""
+    if family != "glm":
+        return []
+    first = values.get("layer_start", 0)
+    due = [
+        glm_row_counts(values["token_count"], values["comp_cap"], first + at)
+        for at in range(len(values["n_comp"]))
+    ]
+    found = []
+    for name, wanted in zip(
+        ("n_comp", "n_index_comp"), zip(*due, strict=True), strict=False
+    ):
+        wrong = [i for i, n in enumerate(values[name]) if n != wanted[i]]
+        for at in wrong[:1]:
+            told = f"{wanted[at]} in layer {first + at}"
+            path = f"{spec.name}.{name}"
+            have = str(values[name][at])
+            found.append(Problem("FILE-DSV4-27", path, None, None, told, have))
+    return found
 
 
 def zero_tail(area: Buf) -> int:

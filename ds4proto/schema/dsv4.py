@@ -238,6 +238,16 @@ def _glm(
 _FAMILIES = {"deepseek": _deepseek, "glm": _glm}
 
 
+def glm_row_counts(token_count: int, compact_cap: int, layer: int) -> tuple[int, int]:
+    """Return n_comp and n_index_comp of a GLM layer (FILE-DSV4-27).
+
+    The indexer layers are 0 to 2, and from 6 on every fourth (FILE-DSV4-26).
+    """
+    rows = min(token_count, compact_cap)
+    indexer = layer <= 2 or (layer >= 6 and layer % 4 == 2)
+    return rows, rows if indexer else 0
+
+
 def layer_tensors(
     values: Mapping[str, Any], ratios: Sequence[int], family: Family = "deepseek"
 ) -> list[Tensor]:
