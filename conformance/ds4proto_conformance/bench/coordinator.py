@@ -12,7 +12,7 @@ from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_hello import HELLO
 from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
 from ds4proto_conformance.bench.base import Bench, Connections
-from ds4proto_conformance.bench.work import ACK_ONLY, OUTPUT_LOGITS, RESET
+from ds4proto_conformance.bench.work import ACK_ONLY, OUTPUT_LOGITS, RESET_SESSION
 from ds4proto_conformance.facts import PeerFacts, candidates
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
@@ -253,7 +253,9 @@ class Hop:
 
     def decode(self) -> tuple[Frame, Frame]:
         """Return a decode step that has not been answered, and the WORK before it."""
-        work, before = self.until(lambda w: w["n_tokens"] == 1 and not w["flags"] & RESET)
+        work, before = self.until(
+            lambda w: w["n_tokens"] == 1 and not w["flags"] & RESET_SESSION
+        )
         if work is None or before is None:
             raise Deviation("DS4D-COORD-13", "a decode step", "none came")
         return work, before
@@ -263,13 +265,13 @@ class Hop:
         work, _ = self.until(lambda w: w["request"] == 1)
         if work is None:
             raise NotApplicable("no session was begun; what --drive starts keeps one")
-        if not work["flags"] & RESET:
+        if not work["flags"] & RESET_SESSION:
             raise Deviation("DS4D-COORD-12", "RESET on a first WORK", "none")
         return work
 
     def prefill(self) -> Frame:
         """Return a WORK that begins a transcript anew; it has not been answered."""
-        work, _ = self.until(lambda w: w["flags"] & RESET)
+        work, _ = self.until(lambda w: w["flags"] & RESET_SESSION)
         if work is None:
             raise NotApplicable("no prompt was sent whole; see --drive")
         return work
