@@ -42,10 +42,11 @@ _CHECKPOINT_23 = 24
 class _Side:
     """One direction: its hello, then its frames."""
 
-    __slots__ = ("ended", "framer", "gapped", "head", "size")
+    __slots__ = ("ended", "framer", "gapped", "head", "measured", "size")
 
     def __init__(self) -> None:
         self.head = bytearray()
+        self.measured = _MIN_HEAD - 1
         self.size: int | None = None
         self.framer: Framer | None = None
         self.gapped = False
@@ -156,16 +157,29 @@ class ControlObserver:
     ) -> list[Event]:
         head = side.head
         if not MAGIC_BYTES.startswith(head[: len(MAGIC_BYTES)]):
+            if len(head) < len(MAGIC_BYTES) and not ended:
+                return []  # all four bytes tell a big-endian peer from a stranger
             return self._no_hello(direction, side, now)
-        other = self._sides["b>a" if direction == "a>b" else "a>b"]
-        size = None
-        if len(head) >= _MIN_HEAD:
-            size = measure(head, ended=ended, other_size=other.size)
+        size = self._measure(direction, side, ended=ended)
         if size is not None and len(head) >= size:
             return self._greet(direction, side, size, now)
         if ended and head:
             return self._short_hello(direction, side, now)
         return [Ended(now, 0, True, direction)] if ended else []
+
+    def _measure(self, direction: Direction, side: _Side, *, ended: bool) -> int | None:
+        """Return the size of a hello as soon as its bytes tell, however they came."""
+        head = side.head
+        other = self._sides["b>a" if direction == "a>b" else "a>b"].size
+        while side.measured < len(head):
+            side.measured += 1
+            part = head[: side.measured]
+            size = measure(part, ended=False, other_size=other)
+            if size is not None and len(part) >= size:
+                return size
+        if ended and len(head) >= _MIN_HEAD:
+            return measure(head, ended=True, other_size=other)
+        return None
 
     def _greet(
         self, direction: Direction, side: _Side, size: int, now: float

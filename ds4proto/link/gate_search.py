@@ -76,28 +76,34 @@ class GateSearch:
         size = self._form.size
         want = self._length(header)
         if want is not None:
+            if want > self._held:
+                return "yes"  # too far to wait for, also where it is at hand
             behind = begin + size + want
             if behind + size <= len(data):
                 # the two counters are independent: any gate may follow
                 return "no" if self._form.read(data, behind) is None else "yes"
             if ended:
                 return "yes" if behind <= len(data) else "no"
-            return "wait" if want <= self._held else "yes"
+            return "wait"
         after = Due(self._due.row, self._due.batch, False, False, self._due.reach)
         after.advance(header, jumps=False)
         where, looked = begin + size, 0
+        # as far as a search that gets single bytes would wait
+        stop = min(len(data), begin + self._held + 1)
         while (where := data.find(COMMON, where)) > 0:
             at = where - 1
             where += 1
+            if at + size > stop:
+                break
             looked += 1
             if looked > _CANDIDATES:
                 return "no"
-            if at + size > len(data) or data[at : at + _MAGIC] not in MAGICS:
+            if data[at : at + _MAGIC] not in MAGICS:
                 continue
             found = self._form.read(data, at)
             if found is not None and after.fits(found, self._pair):
                 return "yes"
-        return "no" if ended or len(data) > self._held else "wait"
+        return "no" if ended or len(data) - begin > self._held else "wait"
 
 
 def later_gate(view: memoryview, form: Form, due: Due, pair: TpPair) -> bool:

@@ -152,7 +152,7 @@ class GateStream:
         if self._pair.rdma and not self._may_be_magic(view, at):
             return self._barrier(view, at, now, out)
         if not self._may_be_magic(view, at):
-            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            self._lose(_no_magic(view, at), now, out)
             return at + 1
         if left < form.size:
             return None
@@ -349,7 +349,7 @@ class GateStream:
         try:
             spec = frame("DS4T.BARRIER", dialect=self._form.dialect)
         except KeyError:
-            self._lose(bytes(view[at : at + _MAGIC]), now, out)
+            self._lose(_no_magic(view, at), now, out)
             return at + 1
         reading = read_body(
             spec,
@@ -455,3 +455,15 @@ class GateStream:
         self._drop_gate()
         out.append(Violation(now, problem, True, self._direction))
         out.append(Skipped(now, start, end - start, "truncated", self._direction))
+
+
+def _no_magic(view: memoryview, at: int) -> bytes:
+    """Return the bytes at ``at`` up to the first that fits no magic.
+
+    What comes behind it may be at hand or not; a report must not depend on that.
+    """
+    for count in range(1, _MAGIC):
+        head = bytes(view[at : at + count])
+        if not any(magic.startswith(head) for magic in MAGICS):
+            return head
+    return bytes(view[at : at + _MAGIC])

@@ -118,6 +118,10 @@ class HeaderForm:
         if agrees is False:
             return "no"
         behind = head + size
+        if behind > self._held:
+            # too far to wait for, so that its own length fields have to do, also where
+            # all of it happens to be at hand: the split must not decide
+            return "yes" if agrees else "no"
         rest = len(held) - behind
         if rest >= head:
             return "yes" if self.plausible(held, behind) is not None else "no"
@@ -125,7 +129,4 @@ class HeaderForm:
             if rest < 0:
                 return "no"
             return "yes" if self.magic_bytes.startswith(held[behind:][:4]) else "no"
-        if behind > self._held:
-            # too far to wait for; its own length fields have to do
-            return "yes" if agrees else "no"
         return "wait"

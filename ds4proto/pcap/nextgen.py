@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -74,6 +74,7 @@ class Blocks(NamedTuple):
     starts: list[int]
     lengths: list[int]
     odd: list[tuple[int, int]]  # (index into starts, block type)
+    others: list[tuple[int, int]]  # (position, block type) of blocks without packets
 
 
 class SectionWalker:
@@ -103,7 +104,7 @@ class SectionWalker:
         CaptureError
             At a damaged block, after the packets before it were yielded.
         """
-        blocks = Blocks([], [], [])
+        blocks = Blocks([], [], [], [])
         end = len(data)
         fault: CaptureError | None = None
         while fault is None and pos + BLOCK_HEAD_BYTES <= end:
@@ -111,12 +112,10 @@ class SectionWalker:
             if kind == BLOCK_SHB:
                 if pos + BLOCK_HEAD_BYTES + SHB_BODY_BYTES > end:
                     break
-                if blocks.starts:
-                    packets, fault = self._columns(data, blocks, file_offset)
-                    yield packets
-                    blocks = Blocks([], [], [])
-                    if fault is not None:
-                        break
+                fault = yield from self._flush(data, blocks, file_offset)
+                blocks = Blocks([], [], [], [])
+                if fault is not None:
+                    break
                 try:
                     length = self._section(data, pos, file_offset)
                 except CaptureError as error:
@@ -140,19 +139,33 @@ class SectionWalker:
                 blocks.odd.append((len(blocks.starts), kind))
                 blocks.starts.append(pos)
                 blocks.lengths.append(length)
+            elif kind == BLOCK_IDB:
+                # An interface holds for the packets behind it, not for those before.
+                fault = yield from self._flush(data, blocks, file_offset)
+                blocks = Blocks([], [], [], [])
+                if fault is None:
+                    fault = self._interface(data, pos, length, file_offset)
             elif kind != BLOCK_SHB:
-                try:
-                    self._other(kind, data, pos, length, file_offset)
-                except CaptureError as error:
-                    fault = error
+                blocks.others.append((pos, kind))
             pos += length
-        if blocks.starts:
-            packets, earlier = self._columns(data, blocks, file_offset)
-            yield packets
-            fault = earlier or fault
+        earlier = yield from self._flush(data, blocks, file_offset)
+        fault = earlier or fault
         if fault is not None:
             raise fault
         yield pos
+
+    def _flush(
+        self, data: bytes, blocks: Blocks, file_offset: int
+    ) -> Generator[Packets, None, CaptureError | None]:
+        """Yield the packets of `blocks`; count the other blocks before any damage."""
+        fault: CaptureError | None = None
+        if blocks.starts:
+            packets, fault = self._columns(data, blocks, file_offset)
+            yield packets
+        for pos, kind in blocks.others:
+            if fault is None or file_offset + pos < fault.offset:
+                self._other(kind)
+        return fault
 
     def _section(self, data: bytes, pos: int, file_offset: int) -> int:
         """Begin a section; return the block length, or -1 where data lacks."""
@@ -198,21 +211,18 @@ class SectionWalker:
             info.marked_complete = False
         return length
 
-    def _other(
-        self, kind: int, data: bytes, pos: int, length: int, file_offset: int
-    ) -> None:
-        if kind == BLOCK_IDB:
-            self._interface(data, pos, length, file_offset)
-        elif kind == BLOCK_ISB:
-            if self._own:
-                self._info.marked_complete = True
-        else:
+    def _other(self, kind: int) -> None:
+        if kind != BLOCK_ISB:
             self._info.skipped_blocks += 1
+        elif self._own:
+            self._info.marked_complete = True
 
-    def _interface(self, data: bytes, pos: int, length: int, file_offset: int) -> None:
+    def _interface(
+        self, data: bytes, pos: int, length: int, file_offset: int
+    ) -> CaptureError | None:
         body_at = pos + BLOCK_HEAD_BYTES
         if len(self._interfaces) >= MAX_INTERFACES:
-            raise CaptureError(
+            return CaptureError(
                 "too many interfaces in one section",
                 offset=file_offset + pos,
                 expected=f"at most {MAX_INTERFACES}",
@@ -234,6 +244,7 @@ class SectionWalker:
                 interface.offset_seconds = Struct(self._order + "q").unpack(value)[0]
         self._interfaces.append(interface)
         self._info.interfaces.append(interface)
+        return None
 
     def _options(self, data: bytes, pos: int, end: int) -> Iterator[tuple[int, bytes]]:
         head = Struct(self._order + OPTION_HEAD)

@@ -95,7 +95,6 @@ class Reassembler:
         self._max_streams = max_streams
         self._flows: dict[FlowKey, tuple[Stream, int]] = {}
         self._order: dict[Stream, FlowKey] = {}
-        self._made = 0
         self._decap = Decapsulator(udp_ports=udp_ports)
         self._seen: deque[tuple[int, int, list[Half]]] = deque()
         self._seen_bytes = 0
@@ -114,16 +113,34 @@ class Reassembler:
         context.out = []
         context.serial += 1
         self._forget(len(batch.data))
-        several = False
+        conversations = 0
         if len(columns):
-            flows = group(columns)
-            several = len(flows) > 2
-            for rows, key in _conversations(columns, flows):
+            for rows, key in _conversations(columns, group(columns)):
                 self._converse(rows, key)
+                conversations += 1
         out, context.out = context.out, []
-        if several:
+        if conversations > 1:
             out.sort(key=_position)
+            self._number(out)
         return iter([event for _, event in out])
+
+    def _number(self, out: list[tuple[int, StreamEvent]]) -> None:
+        """Give the streams that this batch opened numbers in the order of the capture.
+
+        Conversations are taken one after the other; without this the number of a
+        stream would depend on where a block of the file ended.
+        """
+        made = [event.stream for _, event in out if isinstance(event, Opened)]
+        due = dict(zip(made, sorted(made), strict=True))
+        if all(old == new for old, new in due.items()):
+            return
+        for _, event in out:
+            event.stream = due.get(event.stream, event.stream)
+            if isinstance(event, End):
+                event.stats.stream = event.stream
+        for stream in self._order:
+            if stream.number in due:
+                stream.renumber(due[stream.number])
 
     def finish(self) -> Iterator[StreamEvent]:
         """End the capture: flush what waits behind holes, end every stream."""
@@ -159,8 +176,7 @@ class Reassembler:
         if len(self._order) >= self._max_streams:
             self._drop(next(iter(self._order)))
         ends = _ends(key) if side == 0 else _ends(reverse(key))
-        self._made += 1
-        stream = Stream(self._made, ends, self._context, turns=self._turns)
+        stream = Stream(ends, self._context, turns=self._turns)
         self._flows[key] = (stream, side)
         self._flows.setdefault(reverse(key), (stream, 1 - side))
         self._order[stream] = key

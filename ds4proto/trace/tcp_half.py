@@ -57,6 +57,7 @@ class Context:
     row: int = 0
     serial: int = 0
     pending_bytes: int = 0
+    opened: int = 0  # streams so far
 
     def emit(self, event: StreamEvent) -> None:
         """Queue an event at the current row."""

@@ -42,13 +42,12 @@ class Stream:
 
     def __init__(
         self,
-        number: int,
         ends: tuple[Endpoint, Endpoint],
         context: Context,
         *,
         turns: bool,
     ) -> None:
-        self.number = number
+        self.number = 0  # until it opens
         self.ends = ends
         self._context = context
         self._turns = turns
@@ -63,6 +62,12 @@ class Stream:
         self._tail: list[_Beat] = []
         self.syn_time: list[int | None] = [None, None]
         self._name(0)
+
+    def renumber(self, number: int) -> None:
+        """Take another number: streams are numbered by the packets that open them."""
+        self.number = number
+        for half in self.halves:
+            half.stream = number
 
     def _name(self, opener: int) -> None:
         for side, half in enumerate(self.halves):
@@ -246,6 +251,8 @@ class Stream:
         if self.opened:
             return
         self.opened = True
+        self._context.opened += 1
+        self.number = self._context.opened
         self.syn_seen = syn
         self._name(opener)
         self._context.emit(
