@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ds4proto.trace.rows import FrameRow
     from ds4proto.trace.text import Piece
 
-__all__ = ["cmd"]
+__all__ = ["check_dialect", "cmd", "must_open"]
 
 _POLL_S: Final = 0.2
 _PROMPTS: Final = (
@@ -112,8 +112,8 @@ def cmd(
     from ds4proto.trace.where import compile_where
 
     for name in (*files, *([] if roce is None else [roce])):
-        _must_open(name)
-    _check_dialect(dialect)
+        must_open(name)
+    check_dialect(dialect)
     meets = None if where is None else compile_where(where)
     columns = None if fields is None else columns_named(fields)
     if form == "parquet" and output is None and sys.stdout.isatty():
@@ -202,7 +202,7 @@ def _roce(control: str, roce: str, form: str, stream: Any) -> int:
     return len(report.findings)
 
 
-def _must_open(name: str) -> None:
+def must_open(name: str) -> None:
     """Raise what opening a capture raises, before anything is written."""
     path = Path(name)
     # a pipe is opened once, by the one who reads it
@@ -308,7 +308,8 @@ def _styler() -> Callable[[Sequence[Piece]], str] | None:
     return styled
 
 
-def _check_dialect(name: str | None) -> None:
+def check_dialect(name: str | None) -> None:
+    """Raise a usage error for the name of a dialect that there is not."""
     if name is None:
         return
     from ds4proto.schema import all_dialects

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ds4proto.errors import NothingRan
 from ds4proto.pcap.types import CaptureError
 from ds4proto.printable import printable
 from ds4proto.trace.cut import Selection
@@ -126,6 +127,8 @@ def draw(
         reading, and `Drawn.damage` says where.
     ModuleNotFoundError
         For PNG files, without matplotlib.
+    NothingRan
+        Where there is no frame to draw; then nothing is written.
     """
     if png is not None:
         import matplotlib as mpl  # say that it is missing before the long reading
@@ -166,6 +169,8 @@ def draw(
             if not collector.rows:
                 raise error.of(source) from None
             damage = str(error)
+        if not collector.rows:
+            raise NothingRan(_nothing(source, filtered=where is not None))
         report = stats.report()
         picture = collector.picture(
             title=title,
@@ -181,6 +186,15 @@ def draw(
     if png is not None:
         made += [str(path) for path in write_png(png, picture)]
     return Drawn(picture, made, size, damage)
+
+
+def _nothing(source: str, *, filtered: bool) -> str:
+    if filtered:
+        return f"{source}: no frame meets --where, so nothing was drawn"
+    return (
+        f"{source}: no frame could be decoded, so nothing was drawn. Next: see what the "
+        f"file holds with ds4proto stats {source}"
+    )
 
 
 def _summary(report: dict[str, Any]) -> dict[str, Any]:
