@@ -35,7 +35,7 @@ _LOW_64 = (1 << 64) - 1
 _SHORT: Final = 64
 
 Address = IPv4Address | IPv6Address
-Parts = Callable[[int, bytes, Buf], None]
+Parts = Callable[[int, Sequence[tuple[bytes, Buf]]], None]
 _LONG: Final = 4096
 """Payload from which writing it apart from its head is worth the calls."""
 
@@ -279,8 +279,16 @@ class TcpConversation:
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         for part in parts:
             view = memoryview(part).cast("B")
-            for start in range(0, len(view), self._max_segment):
-                piece = view[start : start + self._max_segment]
+            pieces = [
+                view[start : start + self._max_segment]
+                for start in range(0, len(view), self._max_segment)
+            ]
+            if self._in_parts is not None and len(view) >= _LONG:
+                flags = h.PSH | h.ACK
+                heads = [(self._head(side, flags, piece), piece) for piece in pieces]
+                self._in_parts(time_ns, heads)
+                continue
+            for piece in pieces:
                 self._packet(time_ns, side, h.PSH | h.ACK, piece)
 
     def fin(self, time_ns: int, direction: Literal["a>b", "b>a"]) -> None:
@@ -304,6 +312,11 @@ class TcpConversation:
         return 0 if direction == "a>b" else 1
 
     def _packet(self, time_ns: int, side: int, flags: int, payload: Buf = b"") -> None:
+        head = self._head(side, flags, payload)
+        self._sink.packet(time_ns, b"".join((head, payload)))
+
+    def _head(self, side: int, flags: int, payload: Buf) -> bytes:
+        """Return what stands before a payload, and count it as sent."""
         self._ident[side] = (self._ident[side] + 1) & 0xFFFF
         head = tcp_head(
             self._ends[side],
@@ -316,9 +329,6 @@ class TcpConversation:
             linktype=self._sink.linktype,
             from_a=side == 0,
         )
-        if self._in_parts is not None and len(payload) >= _LONG:
-            self._in_parts(time_ns, head, payload)
-        else:
-            self._sink.packet(time_ns, b"".join((head, payload)))
         used = len(payload) + bool(flags & h.SYN) + bool(flags & h.FIN)
         self._next[side] = (self._next[side] + used) & 0xFFFF_FFFF
+        return head

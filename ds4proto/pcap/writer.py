@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,7 @@ from ds4proto.pcap.types import Buf, CaptureWriteError, Endpoint, LinkType
 _NANOSECONDS = 9  # if_tsresol: powers of ten
 _U32_MAX = 0xFFFF_FFFF
 _I64 = Struct("<Q")
+_TOGETHER = 64  # packets of one system call, which takes 1024 pieces
 
 
 class _Blocks:
@@ -56,14 +58,17 @@ class _Blocks:
         if self._held_bytes > self._buffer_bytes:
             self.flush()
 
-    def put_parts(self, parts: list[Buf]) -> None:
-        """Take one whole block in parts; written without joining them where it can."""
+    def put_parts(self, blocks: list[list[Buf]]) -> None:
+        """Take whole blocks in parts; written without joining them where it can."""
         if not self._owned or self._buffer_bytes:
-            self.put(b"".join(parts))
+            for block in blocks:
+                self.put(b"".join(block))
             return
         if self.failed:
             raise self._error("an earlier write failed")
+        parts = [part for block in blocks for part in block]
         size = sum(len(part) for part in parts)
+        written = 0
         try:
             written = os.writev(self._file.fileno(), parts)
             if written < size:  # near a full disk: the rest tells
@@ -72,8 +77,7 @@ class _Blocks:
                     written += self._file.write(rest[written:]) or 0
         except OSError as error:
             self.failed = True
-            with suppress(OSError):
-                os.ftruncate(self._file.fileno(), self._whole)
+            self._cut_back([sum(map(len, block)) for block in blocks], written)
             raise self._error(error.strerror or str(error), error.errno) from error
         self._whole += size
 
@@ -91,7 +95,7 @@ class _Blocks:
             self._file.flush()
         except OSError as error:
             self.failed = True
-            self._cut_back(held, written)
+            self._cut_back([len(block) for block in held], written)
             raise self._error(error.strerror or str(error), error.errno) from error
         self._whole += len(data)
 
@@ -103,13 +107,13 @@ class _Blocks:
             if self._owned:
                 self._file.close()
 
-    def _cut_back(self, held: list[bytes], written: int) -> None:
+    def _cut_back(self, sizes: list[int], written: int) -> None:
         """Shorten the file to the last whole block, where it can be shortened."""
         keep = self._whole
-        for block in held:
-            if keep + len(block) > self._whole + written:
+        for size in sizes:
+            if keep + size > self._whole + written:
                 break
-            keep += len(block)
+            keep += size
         if self._owned:
             with suppress(OSError):
                 os.ftruncate(self._file.fileno(), keep)
@@ -310,16 +314,21 @@ class PcapngWriter(_Writer):
         self._last_ns = max(self._last_ns, time_ns)
         self.packets += 1
 
-    def packet_parts(self, time_ns: int, head: bytes, payload: Buf) -> None:
-        """Write one packet whose payload stands apart; it is not copied."""
+    def packet_parts(self, time_ns: int, packets: Sequence[tuple[bytes, Buf]]) -> None:
+        """Write packets of one time, heads and payloads apart; none is copied."""
+        for at in range(0, len(packets), _TOGETHER):
+            some = packets[at : at + _TOGETHER]
+            self._blocks.put_parts([self._parts(time_ns, *packet) for packet in some])
+            self.packets += len(some)
+        self._last_ns = max(self._last_ns, time_ns)
+
+    def _parts(self, time_ns: int, head: bytes, payload: Buf) -> list[Buf]:
         size = len(head) + len(payload)
         length = f.padded(size) + f.EPB_BODY_BYTES + f.BLOCK_FRAME_BYTES
         start = Struct("<" + f.BLOCK_HEAD).pack(f.BLOCK_EPB, length)
         body = self._epb.pack(0, time_ns >> 32, time_ns & _U32_MAX, size, size)
         end = bytes(f.padded(size) - size) + length.to_bytes(4, "little")
-        self._blocks.put_parts([start + body + head, payload, end])
-        self._last_ns = max(self._last_ns, time_ns)
-        self.packets += 1
+        return [start + body + head, payload, end]
 
     def _finish(self) -> None:
         body = Struct("<" + f.ISB_BODY).pack(

@@ -4,6 +4,10 @@ A pump hands its whole buffer over and takes another one, so that nothing is cop
 and a slow disk holds up traffic only once all buffers are under way. Times are those
 of the hand-over, which comes before the bytes are passed on, and the order of the
 record is the order of the hand-overs.
+
+While small messages come and go, nobody wakes the thread: it looks by itself every
+millisecond, so that a message is not held up by a change of threads. Large ones wake
+it, and so does the first one after a silence.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 from ds4proto.pcap import CaptureWriteError
@@ -24,6 +29,10 @@ __all__ = ["BackgroundRecorder"]
 
 _MOST_WAITING: Final = 2048
 _NAP_S: Final = 0.001
+_IDLE_NAPS: Final = 50
+"""Naps without work after which the thread sleeps until it is woken."""
+_LARGE: Final = 32 << 10
+"""Bytes that wake the thread at once: their buffer is wanted back."""
 Act = Callable[[], None]
 
 
@@ -49,7 +58,11 @@ class BackgroundRecorder:
         self._recorder = Recorder(target, time_ns=lambda: self._now)
         self._lost = lost
         self._failed = False
-        self._queue: SimpleQueue[tuple[int, Act | None]] = SimpleQueue()
+        self._queue: deque[tuple[int, Act | None]] = deque()
+        # Held while there is nothing to wake for; an Event costs ten times as much.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._asleep = False
         self._thread = threading.Thread(target=self._work, name="record", daemon=True)
         self._thread.start()
 
@@ -63,32 +76,57 @@ class BackgroundRecorder:
         self.hand_over(begin)
         return track
 
-    def hand_over(self, act: Act) -> None:
-        """Have something written, with the time of now."""
-        while self._queue.qsize() > _MOST_WAITING and self._thread.is_alive():
+    def hand_over(self, act: Act, *, size: int = 0) -> None:
+        """Have something of that many bytes written, with the time of now."""
+        while len(self._queue) > _MOST_WAITING and self._thread.is_alive():
             time.sleep(_NAP_S)  # the disk is slower than the traffic
-        self._queue.put((time.time_ns(), act))
+        self._queue.append((time.time_ns(), act))
+        if self._asleep or size >= _LARGE:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        with suppress(RuntimeError):  # another thread was faster
+            if self._wake.locked():
+                self._wake.release()
 
     def close(self) -> None:
         """Write what waits, and finish the file. Idempotent."""
         if self._thread.is_alive():
-            self._queue.put((0, None))
+            self._queue.append((0, None))
+            self._rouse()
             self._thread.join()
 
     def _work(self) -> None:
         while True:
-            self._now, act = self._queue.get()
-            try:
-                if act is None:
-                    self._recorder.close()
+            while self._queue:
+                self._now, act = self._queue.popleft()
+                if not self._do(act):
                     return
-                act()
-            except (CaptureWriteError, ValueError) as error:
-                if not self._failed:
-                    self._failed = True
-                    self._lost(str(error))
-                if act is None:
-                    return
+            self._nap()
+
+    def _nap(self) -> None:
+        """Return once there may be something to write."""
+        for _ in range(_IDLE_NAPS):
+            self._wake.acquire(timeout=_NAP_S)
+            if self._queue:
+                return
+        self._asleep = True
+        if not self._queue:  # whoever adds to it from here on sees that we sleep
+            self._wake.acquire()
+        self._asleep = False
+
+    def _do(self, act: Act | None) -> bool:
+        """Write one thing; False after the last."""
+        try:
+            if act is None:
+                self._recorder.close()
+                return False
+            act()
+        except (CaptureWriteError, ValueError) as error:
+            if not self._failed:
+                self._failed = True
+                self._lost(str(error))
+        return act is not None
 
     @property
     def failed(self) -> bool:
@@ -118,7 +156,7 @@ class Track:
                 if done is not None:
                     done()
 
-        self._recorder.hand_over(act)
+        self._recorder.hand_over(act, size=len(data))
 
     def ended(self, up: bool, how: str) -> None:
         """Record how a direction ended."""

@@ -324,7 +324,7 @@ def test_a_full_disk_ends_the_record_and_not_the_traffic() -> None:
         for n in range(40):
             client.send([bytes([n]) * 300], deadline=soon())
             assert take(server, 300) == bytes([n]) * 300
-        assert "No space left" in proxy.recording_lost
+    assert "No space left" in proxy.recording_lost
     assert sum("recording ended" in line for line in said) == 1
     with CaptureReader(io.BytesIO(bytes(disk.data))) as reader:
         assert sum(len(batch) for batch in reader) > 10
