@@ -78,6 +78,11 @@ class Decoder:
         """Runs found so far."""
         return self.table.runs
 
+    @property
+    def start_ns(self) -> int:
+        """Time of the capture's first packet, nanoseconds since 1970; 0 before it."""
+        return self._start_ns or 0
+
     def is_foreign(self, stream: int) -> bool:
         """Tell whether a connection's bytes so far are no protocol of ours."""
         watch = self._watches.get(stream)

@@ -221,11 +221,30 @@ class RowMaker:
         if cut is not None:
             return cut
         self.totals[direction].lose(event.length, event.reason)
+        fields: dict[str, Any] = {"reason": event.reason}
+        if event.reason == "truncated":
+            fields |= self._announced(event, observer)
         return self._row(
             direction, observer.protocol, observer.dialect, UNDECODED,
-            event.stream_offset, event.length, {"reason": event.reason}, None,
+            event.stream_offset, event.length, fields, None,
             self._due(direction, ()), self._table.run_of(self.number),
         )  # fmt: skip
+
+    def _announced(self, event: Skipped, observer: StreamObserver) -> dict[str, Any]:
+        """Return which frame a cut one is, and its whole length, where both show."""
+        start, protocol = self._start[event.direction], observer.protocol
+        if protocol not in ("DS4D", "DS4T") or event.length < len(start):
+            return {}
+        layout = header_of(protocol)
+        form = struct_of(layout, "*")
+        if len(start) < form.size:
+            return {}
+        magic, code, size = form.unpack_from(start)
+        spec = frame_of_code(protocol, code, dialect=observer.dialect)
+        known = next(f.const for f in layout.fields if f.path == "magic")
+        if spec is None or magic != known:
+            return {}
+        return {"frame": spec.name, "announced": form.size + size}
 
     def _due(
         self, direction: Direction, problems: tuple[Problem, ...]

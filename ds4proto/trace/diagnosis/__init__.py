@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ds4proto.trace.diagnosis.examine import Diagnosis, Examiner, diagnose, examine
     from ds4proto.trace.diagnosis.finding import Evidence, Finding
+    from ds4proto.trace.diagnosis.front import Diagnosis, Examiner, diagnose, examine
 
 _HOMES = {
-    "Diagnosis": "examine",
+    "Diagnosis": "front",
     "Evidence": "finding",
-    "Examiner": "examine",
+    "Examiner": "front",
     "Finding": "finding",
-    "diagnose": "examine",
-    "examine": "examine",
+    "diagnose": "front",
+    "examine": "front",
 }
 
 __all__ = ["Diagnosis", "Evidence", "Examiner", "Finding", "diagnose", "examine"]

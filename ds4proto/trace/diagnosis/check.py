@@ -9,7 +9,6 @@ from typing import Protocol
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.finding import Finding
 from ds4proto.trace.rows import FrameRow
-from ds4proto.trace.tcp_events import StreamEvent
 
 __all__ = ["Check", "Scene"]
 
@@ -57,9 +56,6 @@ class Check(Protocol):
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
-
-    def saw(self, event: StreamEvent) -> None:
-        """Take what TCP did, before the rows that come of it."""
 
     def findings(self) -> Iterable[Finding]:
         """Answer, once everything has passed."""

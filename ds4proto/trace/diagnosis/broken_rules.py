@@ -1,0 +1,156 @@
+"""Rules of the specification that frames break, and bytes that are no frame at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ds4proto.schema.problem import Problem
+from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.connections import Connections
+from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
+from ds4proto.trace.rows import FrameRow
+
+__all__ = ["RulesCheck"]
+
+_MOST: Final = 4096
+_TOLD: Final = frozenset({"foreign", "before the first header", "not captured", "gap"})
+_ELSEWHERE: Final = frozenset(
+    {"DS4T-HELLO-05", "DS4T-HELLO-03", "DS4T-HELLO-30", "DS4D-RESULT-27"}
+)
+"""Clauses whose breach another check tells in full."""
+
+
+@dataclass(slots=True)
+class Breach:
+    """One clause that one side breaks."""
+
+    row: FrameRow
+    problem: Problem
+    count: int = 1
+
+
+class RulesCheck:
+    """Breaches by clause, and streams that fell out of step or were cut."""
+
+    def __init__(self, scene: Scene, connections: Connections, pairs: Pairs) -> None:
+        self._scene = scene
+        self._connections = connections
+        self._pairs = pairs
+        self._breaches: dict[tuple[int, str, str], Breach] = {}
+        self._cut: list[FrameRow] = []
+        self._odd: dict[tuple[int, str], tuple[FrameRow, int]] = {}
+
+    def add(self, row: FrameRow) -> None:
+        """Take the next row."""
+        told = row.fields.get("reason") == "truncated" and not row.is_frame
+        for problem in () if told else row.problems:
+            key = (row.run, row.src_role, problem.clause)
+            held = self._breaches.get(key)
+            if held is not None:
+                held.count += 1
+            elif len(self._breaches) < _MOST:
+                self._breaches[key] = Breach(row, problem)
+        if row.is_frame or not row.length:
+            return
+        reason = str(row.fields.get("reason", ""))
+        if reason == "truncated":
+            if len(self._cut) < _MOST:
+                self._cut.append(row)
+        elif reason not in _TOLD:
+            first, nbytes = self._odd.get((row.stream, reason), (row, 0))
+            self._odd[row.stream, reason] = (first, nbytes + row.length)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer by clause, then by connection."""
+        for (run, role, clause), held in self._breaches.items():
+            if clause not in _ELSEWHERE:
+                yield self._breach(run, role, clause, held)
+        for row in self._cut:
+            yield self._truncated(row)
+        for (_, reason), (row, nbytes) in self._odd.items():
+            yield Finding(
+                "frame.out-of-step", "severe", "certain",
+                f"{row.src_role} -> {row.dst_role}: {nbytes} bytes are no frame "
+                f"({reason}), the first at byte {row.stream_offset} of the stream",
+                {"bytes": nbytes, "reason": reason}, (proof(row, self._scene.file),),
+                "the frame before had another length than announced, bytes were lost "
+                "or changed on the way, or another program speaks here",
+                row.run, self._scene.file,
+            )  # fmt: skip
+
+    def _breach(self, run: int, role: str, clause: str, held: Breach) -> Finding:
+        row, problem = held.row, held.problem
+        place = ""
+        pair = self._pairs.runs.get(run)
+        if row.type.startswith("GATE") and pair is not None:
+            place = f" at {gate_name(row, pair.schedule)}"
+        severe = problem.fatal or row.type.startswith("GATE")
+        return Finding(
+            "rule.broken", "severe" if severe else "warning", "certain",
+            f"{role} breaks {clause} in {row.type}{place}: {problem.path} is "
+            f"{problem.found}, expected {problem.expected}"
+            + (f" ({held.count} times)" if held.count > 1 else ""),
+            {"times": held.count, "field": problem.path},
+            (proof(row, self._scene.file),),
+            problem.next_step or f"ds4proto spec show {clause}",
+            run, self._scene.file, clause,
+        )  # fmt: skip
+
+    def _truncated(self, row: FrameRow) -> Finding:
+        held = self._connections.all.get(row.stream)
+        f = row.fields
+        frame, total = str(f.get("frame", "")), int(f.get("announced", 0))
+        if frame and total:
+            what = (
+                f"inside {frame}: {row.length} of {total} bytes came, "
+                f"{total - row.length} are missing"
+            )
+        elif row.problems:
+            problem = row.problems[0]
+            what = (
+                f"inside {problem.path.partition('.')[0]}: {row.length} bytes of it "
+                f"came; expected {problem.expected}, found {problem.found}"
+            )
+        elif frame:
+            what = f"inside {frame}: {row.length} bytes of it came"
+        else:
+            what = f"inside a header: {row.length} bytes of it came"
+        side = "a" if row.direction == "a>b" else "b"
+        close = None if held is None else held.closed_by(side)
+        other = None if held is None else held.ended
+        last = self._last(row)
+        numbers: dict[str, float | int | str] = {
+            "received": row.length, "announced": total,
+        }  # fmt: skip
+        evidence = [proof(row, self._scene.file, "cut off")]
+        if held is None or other is None:
+            return Finding(
+                "unknown.capture-end", "note", "possible",
+                f"the capture ends {what}, from {row.src_role}; whether the rest came "
+                f"it cannot tell{last}", numbers, tuple(evidence), "record longer",
+                row.run, self._scene.file,
+            )  # fmt: skip
+        evidence.append(self._connections.close_proof(held, close or other))
+        who = row.src_role if other.side == side else row.dst_role
+        return Finding(
+            "end.cut-off", "severe", "certain",
+            f"{row.src_role} -> {row.dst_role} was cut off {what}; {who} {other.verb} "
+            f"the connection first, at {other.time:.3f} s{last}",
+            numbers, tuple(evidence),
+            f"look why {who} ended there: its last lines; the other side only saw the "
+            "end", row.run, self._scene.file,
+        )  # fmt: skip
+
+    def _last(self, row: FrameRow) -> str:
+        held = self._connections.all.get(row.stream)
+        if held is None or not held.last_frame:
+            return "; no whole frame came before"
+        parts = []
+        for way, frame in sorted(held.last_frame.items()):
+            request = frame.fields.get("request", frame.fields.get("seq", ""))
+            shown = f" {request}" if request != "" else ""
+            parts.append(f"{frame.type}{shown} from {frame.src_role} ({way})")
+        return f"; last whole frames: {', '.join(parts)}"

@@ -1,0 +1,142 @@
+"""The front of a diagnosis: files in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from os import PathLike
+
+from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.broken_rules import RulesCheck
+from ds4proto.trace.diagnosis.check import Check, Scene
+from ds4proto.trace.diagnosis.connecting import ConnectingCheck
+from ds4proto.trace.diagnosis.connections import Connections
+from ds4proto.trace.diagnosis.finding import Finding, in_order
+from ds4proto.trace.diagnosis.giving_up import GivingUpCheck
+from ds4proto.trace.diagnosis.hops import Pipelines
+from ds4proto.trace.diagnosis.identity import IdentityCheck
+from ds4proto.trace.diagnosis.pipeline import PipelineCheck
+from ds4proto.trace.diagnosis.rdma import RdmaCheck
+from ds4proto.trace.diagnosis.routes import RouteCheck
+from ds4proto.trace.diagnosis.tensor import TensorCheck
+from ds4proto.trace.diagnosis.tp_answers import TpAnswersCheck
+from ds4proto.trace.diagnosis.tp_ending import TpEndingCheck
+from ds4proto.trace.diagnosis.tp_gates import Pairs
+from ds4proto.trace.diagnosis.transport import TransportCheck
+from ds4proto.trace.diagnosis.values import ValuesCheck, flush_look
+from ds4proto.trace.rows import FrameRow
+from ds4proto.trace.tcp_events import StreamEvent
+
+__all__ = ["Diagnosis", "Examiner", "diagnose", "examine"]
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """Everything found in some files.
+
+    Attributes
+    ----------
+    findings : list of Finding
+        The worst first.
+    frames : int
+        Frames decoded, and lines of logs understood.
+    unreadable : dict
+        File -> what kept it from being read to its end.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    frames: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+class Examiner:
+    """All checks over one capture, in constant memory.
+
+    Parameters
+    ----------
+    file : str
+        Name of the capture in evidence.
+    decoder : CaptureDecoder, optional
+        Where the rows come from. Make it with ``on_event=examiner.saw`` for what TCP
+        tells, and ``payload=flush_look`` to count what narrowing would lose.
+    """
+
+    def __init__(self, file: str, decoder: CaptureDecoder | None = None) -> None:
+        self.file = file
+        self.decoder = decoder or CaptureDecoder(
+            file, payload=flush_look, on_event=self.saw
+        )
+        scene = Scene(self.decoder, file)
+        self.connections = Connections(scene)
+        self.pipelines = Pipelines()
+        self.pairs = Pairs()
+        self._transport = TransportCheck(scene, self.connections)
+        self.checks: tuple[Check, ...] = (
+            PipelineCheck(scene, self.pipelines),
+            TensorCheck(scene, self.pairs),
+            GivingUpCheck(scene, self.connections, self.pipelines),
+            TpEndingCheck(scene, self.connections, self.pairs),
+            TpAnswersCheck(scene),
+            RouteCheck(scene),
+            IdentityCheck(scene),
+            ConnectingCheck(scene, self.connections),
+            RulesCheck(scene, self.connections, self.pairs),
+            RdmaCheck(scene),
+            ValuesCheck(scene),
+            self._transport,
+        )
+        self.frames = 0
+
+    def saw(self, event: StreamEvent) -> None:
+        """Take what TCP did, before the rows that come of it."""
+        self.connections.saw(event)
+        self._transport.saw(event)
+
+    def add(self, row: FrameRow) -> None:
+        """Take the next row."""
+        self.frames += row.is_frame
+        self.connections.add(row)
+        for check in self.checks:
+            check.add(row)
+
+    def findings(self) -> list[Finding]:
+        """Return the findings, the worst first; call it when all rows have passed."""
+        self.connections.settle()
+        return in_order(f for check in self.checks for f in check.findings())
+
+
+def examine(files: Iterable[str | PathLike[str]]) -> Diagnosis:
+    """Read captures and logs to their ends, and say what they show.
+
+    Raises
+    ------
+    OSError
+        Where a file cannot be opened.
+    """
+    found = Diagnosis()
+    for name in files:
+        found.findings += _one(str(name), found)
+    found.findings = in_order(found.findings)
+    return found
+
+
+def diagnose(files: Iterable[str | PathLike[str]]) -> list[Finding]:
+    """Return the findings over captures and logs, the worst first.
+
+    Raises
+    ------
+    OSError
+        Where a file cannot be opened.
+    """
+    return examine(files).findings
+
+
+def _one(name: str, found: Diagnosis) -> Iterator[Finding]:
+    examiner = Examiner(name)
+    try:
+        for row in examiner.decoder:
+            examiner.add(row)
+    except ValueError as error:
+        found.unreadable[name] = str(error)
+    found.frames += examiner.frames
+    yield from examiner.findings()

@@ -1,0 +1,93 @@
+"""Answers on the control connection of a pair: failed commands, hashes that differ."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.rows import FrameRow
+
+__all__ = ["TpAnswersCheck"]
+
+_MOST: Final = 4096
+_INTERRUPTED: Final = 2
+
+
+class TpAnswersCheck:
+    """COMMAND_ACK and SYNC_ACK with a status, HASH frames of both ranks."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._hashes: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
+        self._equal = 0
+        self._found: list[Finding] = []
+        self._split: set[int] = set()
+        self._command: dict[int, FrameRow] = {}
+
+    def add(self, row: FrameRow) -> None:
+        """Take the next row."""
+        if row.protocol != "DS4T" or not row.is_frame:
+            return
+        if row.type == "HASH":
+            self._hash(row)
+        elif row.type.endswith("_ACK") and row.fields.get("status"):
+            self._failed(row)
+        elif row.src_role == "leader" and not row.type.startswith("GATE"):
+            self._command[row.run] = row
+
+    def findings(self) -> Iterator[Finding]:
+        """Return what was seen, in order."""
+        yield from self._found
+
+    def _failed(self, row: FrameRow) -> None:
+        if len(self._found) >= _MOST:
+            return
+        status = int(row.fields["status"])
+        command = self._command.get(row.run)
+        interrupted = status == _INTERRUPTED
+        evidence = [proof(row, self._scene.file)]
+        if command is not None:
+            evidence.insert(0, proof(command, self._scene.file, "command"))
+        self._found.append(
+            Finding(
+                "tp.command-interrupted" if interrupted else "tp.command-failed",
+                "note" if interrupted else "severe", "certain",
+                f"the worker answered {command.type if command else 'a command'} of "
+                f"session {row.fields.get('session_id')} with status {status}"
+                + (" (interrupted)" if interrupted else ""),
+                {"status": status}, tuple(evidence),
+                "" if interrupted else "the reason stands in the worker's log alone",
+                row.run, self._scene.file,
+            )
+        )  # fmt: skip
+
+    def _hash(self, row: FrameRow) -> None:
+        key = (row.run, int(row.fields["seq"]))
+        other = self._hashes.pop(key, None)
+        if other is None or other.direction == row.direction:
+            self._hashes[key] = row
+            if len(self._hashes) > _MOST:
+                self._hashes.popitem(last=False)
+            return
+        if other.fields["hash"] == row.fields["hash"]:
+            self._equal += 1
+            return
+        if row.run in self._split:
+            return
+        self._split.add(row.run)
+        self._found.append(
+            Finding(
+                "tp.diverged", "severe", "certain",
+                f"the ranks hold different states from comparison {row.fields['seq']} "
+                f"on: {other.src_role} {other.fields['hash']:#018x}, {row.src_role} "
+                f"{row.fields['hash']:#018x}; {self._equal} comparisons before agreed",
+                {"seq": int(row.fields["seq"]), "equal_before": self._equal},
+                (proof(other, self._scene.file), proof(row, self._scene.file)),
+                "each rank added other numbers: compare weights, environment and "
+                "build, and whether a narrow gate codec was applied to the own half",
+                row.run, self._scene.file,
+            )
+        )  # fmt: skip

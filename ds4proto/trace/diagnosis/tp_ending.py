@@ -1,0 +1,284 @@
+"""How a tensor-parallel pair ended: missing gates, stalls, who gave up first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ds4proto.link.ds4t_identity import Identity, all_mismatches
+from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
+from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
+from ds4proto.trace.diagnosis.spread import ms
+from ds4proto.trace.diagnosis.tp_gates import OTHER, PairRun, Pairs, gate_name
+from ds4proto.trace.rows import FrameRow
+
+__all__ = ["TpEndingCheck"]
+
+STALL: Final = 1.0
+_TIMEOUT: Final = "DS4_TP_GATE_TIMEOUT_MS"
+_NO_GATES: Final = frozenset(
+    {"SESSION_CREATE", "SESSION_DESTROY", "STOP", "INVALIDATE", "REWIND"}
+)
+
+
+class GaveUp(NamedTuple):
+    """Which rank ended the pair first, when, and by what."""
+
+    rank: str
+    time: float
+    how: str
+    connection: Connection | None
+    close: Close | None
+    row: FrameRow | None
+
+
+class TpEndingCheck:
+    """Ends of DS4T runs, and gates that never found their partner."""
+
+    def __init__(self, scene: Scene, connections: Connections, pairs: Pairs) -> None:
+        self._scene = scene
+        self._connections = connections
+        self._pairs = pairs
+        self._commands: dict[int, FrameRow] = {}
+
+    def add(self, row: FrameRow) -> None:
+        """Take the next row."""
+        if row.protocol != "DS4T" or row.src_role != "leader" or not row.is_frame:
+            return
+        if row.type != "HELLO" and not row.type.startswith(("GATE", "RDMA_")):
+            self._commands[row.run] = row
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer for each pair."""
+        for run in self._pairs.runs.values():
+            gave_up = self._first(run)
+            if run.open:
+                yield from self._missing(run, gave_up)
+            else:
+                yield from self._stall(run, gave_up)
+                yield from self._no_stop(run, gave_up)
+            yield from self._late(run, gave_up)
+
+    # -- who ended it -----------------------------------------------------------
+
+    def _first(self, run: PairRun) -> GaveUp | None:
+        """Return which rank ended the pair, by STOP or by closing a connection."""
+        found = []
+        if run.stop is not None:
+            found.append(
+                GaveUp("leader", run.stop.time, "sent STOP", None, None, run.stop)
+            )
+        for held in self._connections.of_run(run.number):
+            close = held.ended
+            if close is not None:
+                rank = self._connections.role(held, close.side)
+                how = f"{close.verb} the {held.kind or 'connection'} connection"
+                found.append(GaveUp(rank, close.time, how, held, close, None))
+        return min(found, key=lambda item: item.time, default=None)
+
+    def _proof(self, gave_up: GaveUp | None) -> list[Evidence]:
+        if gave_up is None:
+            return []
+        if gave_up.row is not None:
+            return [proof(gave_up.row, self._scene.file, "gave up here")]
+        if gave_up.connection is None or gave_up.close is None:
+            return []
+        return [self._connections.close_proof(gave_up.connection, gave_up.close)]
+
+    # -- gates without partners -------------------------------------------------
+
+    def _missing(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+        senders = {row.src_role for row in run.open.values()}
+        row = min(run.open.values(), key=lambda item: item.time)
+        if len(senders) > 1 and self._both(run):
+            yield self._different(run)
+            return
+        sender = "leader" if row.src_role == "leader" else "worker"
+        missing = OTHER[sender]
+        name = gate_name(row, run.schedule)
+        end = gave_up.time if gave_up is not None else self._connections.end
+        wait = max(0.0, end - row.time)
+        count = run.pairs
+        done = f"{count} gates before it were exchanged" if count else "0 gates passed"
+        numbers: dict[str, float | int | str] = {
+            "seq": int(row.fields.get("seq", 0)), "missing": missing,
+            "waited_ms": round(wait * 1e3, 3), "gates": count,
+        }  # fmt: skip
+        evidence = [proof(row, self._scene.file, "waits for its partner")]
+        evidence += self._proof(gave_up)
+        text = (
+            f"the {missing}'s partial of {name} never came ({done}); the {sender} sent "
+            f"its own at {row.time:.3f} s"
+        )
+        if gave_up is None:
+            stalled = wait >= STALL
+            yield Finding(
+                "tp.stall" if stalled else "unknown.capture-end",
+                "severe" if stalled else "note", "likely" if stalled else "possible",
+                f"{text}; " + (
+                    f"silent for {ms(wait)} until the capture ends, both connections "
+                    "stay open" if stalled else
+                    "the capture ends there, so that it cannot tell whether it came"),
+                numbers, tuple(evidence),
+                f"look where the {missing} waits or computes; compare chunk, split "
+                "threshold and context of both ranks" if stalled else "record longer",
+                run.number, self._scene.file,
+            )  # fmt: skip
+            return
+        if gave_up.rank == missing:
+            yield Finding(
+                "tp.peer-gone", "severe", "certain",
+                f"the {missing} went away first: it {gave_up.how} at "
+                f"{gave_up.time:.3f} s. {text[0].upper()}{text[1:]}",
+                numbers, tuple(evidence),
+                f"look at the last lines of the {missing}: killed, crashed, out of "
+                "memory, or an error of its own", run.number, self._scene.file,
+            )  # fmt: skip
+            return
+        yield Finding(
+            "tp.gate-missing", "severe", "certain",
+            f"the {gave_up.rank} gave up first: it {gave_up.how} {ms(wait)} after its "
+            f"own partial. {text[0].upper()}{text[1:]}",
+            numbers, tuple(evidence),
+            f"the {missing} did not reach this gate: it computes longer than "
+            f"{_TIMEOUT} ({ms(wait)} here), waits elsewhere, or runs another schedule",
+            run.number, self._scene.file,
+        )  # fmt: skip
+
+    def _both(self, run: PairRun) -> bool:
+        """Tell whether both ranks wait, each at a gate of its own."""
+        last: dict[str, float] = {}
+        for row in run.open.values():
+            last[row.src_role] = max(last.get(row.src_role, 0.0), row.time)
+        return len(last) > 1
+
+    def _different(self, run: PairRun) -> Finding:
+        shown: dict[str, FrameRow] = {}
+        for row in run.open.values():
+            shown.setdefault(row.src_role, row)
+        parts = [
+            f"the {role} at {gate_name(row, run.schedule)}"
+            for role, row in sorted(shown.items())
+        ]
+        return Finding(
+            "tp.schedule", "severe", "certain",
+            f"the ranks wait for each other at different gates: {' and '.join(parts)}; "
+            f"{run.pairs} gates matched before",
+            {"gates": run.pairs},
+            tuple(proof(row, self._scene.file) for row in shown.values()),
+            "the ranks run different schedules: compare prefill chunk "
+            "(DS4_METAL_PREFILL_CHUNK), split threshold (DS4_TP_PREFILL_SPLIT_MIN), "
+            "--ctx, model and build of both", run.number, self._scene.file,
+        )  # fmt: skip
+
+    # -- silence without any gate -----------------------------------------------
+
+    def _stall(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+        command = self._commands.get(run.number)
+        if not run.handshake or run.pairs or run.last_row is None:
+            return
+        rdma = all(hello.get("rdma_ok") for hello in run.hello.values())
+        last = run.last_row
+        end = gave_up.time if gave_up is not None else self._connections.end
+        quiet = max(0.0, end - last.time)
+        idle = command is not None and command.type in _NO_GATES
+        if rdma or idle or quiet < STALL:
+            return
+        data = run.data >= 0 or len(list(self._connections.of_run(run.number))) > 1
+        evidence = [proof(last, self._scene.file, "last frame")]
+        evidence += self._proof(gave_up)
+        yield Finding(
+            "tp.stall", "severe", "certain",
+            f"handshake complete, 0 gates, silent since {last.time:.3f} s"
+            f" ({ms(quiet)} until "
+            + (f"the {gave_up.rank} {gave_up.how}" if gave_up is not None
+               else "the capture ends")
+            + ")" + (f", although {command.type} asked for gates"
+                     if command is not None else "; the leader sent no command")
+            + ("" if data else "; the data connection was never made"),
+            {"gates": 0, "silent_ms": round(quiet * 1e3, 3)}, tuple(evidence),
+            "look where each rank waits: the worker for its data connection or for a "
+            "command, the leader for the model to load or for a prompt",
+            run.number, self._scene.file,
+        )  # fmt: skip
+
+    def _no_stop(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+        """Tell an end without STOP; the data connection may go first."""
+        stopped = gave_up is not None and gave_up.row is not None
+        if gave_up is None or stopped or not run.handshake:
+            return
+        if run.number not in self._commands:
+            yield from self._after_hello(run, gave_up)
+            return
+        token = run.token
+        busy = token is not None and (token.gates > 0 or not self._sees_gates(run))
+        worker = gave_up.rank != "leader"
+        evidence = self._proof(gave_up)
+        if token is not None:
+            evidence.append(proof(token.row, self._scene.file, "was under way"))
+        severe = worker or busy
+        step = (
+            f"look at the last lines of the {gave_up.rank}: killed, crashed, or an "
+            "error of its own"
+        )
+        yield Finding(
+            "tp.peer-gone" if severe else "end.no-stop",
+            "severe" if severe else "warning", "certain",
+            f"the {gave_up.rank} went away first: it {gave_up.how} at "
+            f"{gave_up.time:.3f} s without STOP"
+            + (f", {token.gates} gates into token {run.token_count}"
+               if token is not None and busy else ", between commands"),
+            {"gates": run.pairs, "time_s": round(gave_up.time, 6)},
+            tuple(evidence),
+            step, run.number, self._scene.file,
+        )  # fmt: skip
+
+    def _sees_gates(self, run: PairRun) -> bool:
+        """Tell whether row gates pass where this capture can see them."""
+        return not all(hello.get("rdma_ok") for hello in run.hello.values())
+
+    def _after_hello(self, run: PairRun, gave_up: GaveUp) -> Iterator[Finding]:
+        """Tell an end before the first command: a hello was refused."""
+        one, two = (Identity.of(run.hello[rank]) for rank in ("leader", "worker"))
+        versions = {hello.get("version") for hello in run.hello.values()}
+        differ = len(versions) > 1 or bool(all_mismatches(one, two))
+        rows = [run.hello_rows[rank] for rank in ("leader", "worker")]
+        evidence = [proof(row, self._scene.file) for row in rows]
+        quiet = gave_up.time - rows[-1].time
+        if quiet >= STALL:
+            return  # a stall, told as such
+        yield Finding(
+            "tp.refused", "note" if differ else "severe", "certain",
+            f"the {gave_up.rank} {gave_up.how} {ms(max(quiet, 0.0))} after the hellos, "
+            "before any command" + ("" if differ else
+            ", although every word that has to be equal is equal"),
+            {"time_s": round(gave_up.time, 6)},
+            (*evidence, *self._proof(gave_up)),
+            "" if differ else "a reason that no hello carries: --transport rdma "
+            "without a device, an unsound gate mask, memory, a model that does not "
+            f"load; the {gave_up.rank}'s log names it", run.number, self._scene.file,
+        )  # fmt: skip
+
+    def _late(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+        """Find a partial that came when the other rank had given up already."""
+        if gave_up is None:
+            return
+        for rank, (wait, first, row) in run.worst.items():
+            if not first.time < gave_up.time <= row.first_time:
+                continue
+            patience = gave_up.time - first.time
+            yield Finding(
+                "tp.gate-timeout", "severe", "certain",
+                f"the {OTHER[rank]} gave up first: it {gave_up.how} {ms(patience)} "
+                f"after its partial of {gate_name(row, run.schedule)}; the {rank}'s "
+                f"came {ms(wait)} behind it, {ms(wait - patience)} too late",
+                {"late_ms": round(wait * 1e3, 3), "rank": rank,
+                 "patience_ms": round(patience * 1e3, 3),
+                 "seq": int(row.fields.get("seq", 0))},
+                (proof(first, self._scene.file, "waited"),
+                 proof(row, self._scene.file, "came too late")),
+                f"the gate timeout ({_TIMEOUT}) is shorter than what the {rank} needs "
+                "here: raise it on both sides, or find why that rank was late",
+                run.number, self._scene.file,
+            )  # fmt: skip
