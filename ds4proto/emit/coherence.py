@@ -128,6 +128,9 @@ def _verdict(v: Values, dialect: str) -> None:
 def _queue_pair(v: Values, _dialect: str) -> None:
     if v.get("reliable"):
         v["mtu"] = v["mtu"] % 5 + 1
+    gid = bytes(v["gid"])
+    if not any(gid) or gid[0] == 0xFE:
+        v["gid"] = b"\x20" + gid[1:]
 
 
 def _bulk(v: Values, dialect: str) -> None:

@@ -27,6 +27,7 @@ from ds4proto.schema.dialects_ds4t import (
     V15,
 )
 from ds4proto.schema.ds4t_common import BOTH, LEADER, WORKER, F, control, reserved
+from ds4proto.schema.problem import Buf
 
 HASH = control(
     6,
@@ -47,6 +48,12 @@ HASH = control(
 _OTHER_RDMA = ALL - V15
 _RELIABLE = SINCE_V14 - V15
 _FILLER = _OTHER_RDMA - _RELIABLE
+
+
+def _routed(gid: Buf) -> bool:
+    """Tell whether a GID leads anywhere: not all zero, not fe80::/10."""
+    return any(gid) and not (gid[0] == 0xFE and gid[1] & 0xC0 == 0x80)
+
 
 RDMA_INFO = control(
     7,
@@ -122,6 +129,13 @@ RDMA_INFO = control(
                 lambda v: v["reliable"] != 1 or 1 <= v["mtu"] <= 5,
                 "1..5 on a reliable queue pair",
                 dialects=_RELIABLE,
+            ),
+            Rule(
+                "DS4T-RDMA-46",
+                "gid",
+                lambda v: _routed(v["gid"]),
+                "an address that is neither zero nor link-local",
+                "give the sender's interface an IPv4 address",
             ),
         ),
         short_clause="DS4T-RDMA-42",

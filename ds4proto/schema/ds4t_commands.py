@@ -79,7 +79,7 @@ EVAL = control(
             session_id(SINCE_V7),
             F("seq", Int64ul, "eval counter of the leader, from 1"),
             F("token", Int32sl, "token to decode"),
-            reserved("reserved", SINCE_V10, "DS4T-EVAL-04"),
+            reserved("reserved", SINCE_V10, "DS4T-CTRL-18"),
             reserved("reserved0", SINCE_V7 - SINCE_V10),
             F("pad", Bytes(4), "padding", dialects=BEFORE_V7, default=bytes(4)),
         ),

@@ -166,7 +166,7 @@ WORDED = {
     "DS4T-ACK-08": "reserved word",
     "DS4T-BATCH-02": "k = 0",
     "DS4T-CKPT-03": "0 start, 1 prefill chunk done",
-    "DS4T-EVAL-04": "reserved word is not 0",
+    "DS4T-CTRL-18": "send that word as 0",
     "DS4T-HELLO-06": "gates_per_token",
     "DS4T-HELLO-19": "neither 1 nor 2",
     "DS4T-MM-04": "token_count 0",

@@ -140,7 +140,7 @@ def test_every_text_names_the_protocol_by_its_clause() -> None:
     (problem,) = read(eval_spec, data, dialect="v14").problems
     assert str(problem) == (
         "EVAL.reserved (frame offset 32, stream offset 32): expected 0, found 9"
-        " [DS4T-EVAL-04]"
+        " [DS4T-CTRL-18]"
     )
     gate = frame("DS4B.GATE_BATCH", dialect="v14")
     data = to_bytes(gate, {"layer": 1, "rows": 9, "seq": 1}, dialect="v14")
