@@ -24,6 +24,7 @@ from ds4proto.model.gguf import read_gguf
 from ds4proto.model.identity import ds4t_identity
 from ds4proto.preflight import command as preflight
 from ds4proto.rule_vectors import Row, load
+from ds4proto.schema import registry
 from ds4proto.schema import slab as slab_schema
 from tests.model import gguf_writer
 from tests.preflight.plans import CUDA, PAIR, findings
@@ -243,7 +244,46 @@ def slabs(row: Row, _: Mapping[str, Any]) -> None:
         assert int(touched[-1]) == row["span"][0] + row["span"][1] - 1
 
 
+def frames(row: Row, _: Mapping[str, Any]) -> None:
+    """Built and read, a frame is the same; what is broken is named."""
+    dialect, data = row["dialect"], bytes.fromhex(row["bytes"])
+    spec = registry.frame(row["frame"], dialect=dialect)
+    found = registry.read(spec, data, dialect=dialect)
+    if "broken" in row.values:
+        assert row["broken"] in {problem.clause for problem in found.problems}
+        return
+    assert not found.problems
+    wanted = row["values"]
+    assert {name: plain(found.values[name]) for name in wanted} == wanted
+    values = buffers(wanted)
+    built = b"".join(map(bytes, registry.build(spec, values, dialect=dialect)))
+    assert built == data
+
+
+def plain(value: Any) -> Any:
+    """A value as a vector file writes it."""
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    return value
+
+
+def buffers(value: Any) -> Any:
+    """The other way round: texts are buffers."""
+    if isinstance(value, str):
+        return bytes.fromhex(value)
+    if isinstance(value, list):
+        return [buffers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: buffers(item) for name, item in value.items()}
+    return value
+
+
 RUNS: dict[str, Run] = {
+    "frames-ds4t": frames,
     "options-ds4t": options,
     "environment-ds4t": variables,
     "settings-ds4t": settings,

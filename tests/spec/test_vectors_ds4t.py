@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from ds4proto.link import ds4t_gates, ds4t_prefill, ds4t_rdma_windows, plan, sch
 from ds4proto.model import identity, known
 from ds4proto.preflight import options_ds4t, rules, rules_settings, rules_tp
 from ds4proto.rule_vectors import Row, load
+from ds4proto.schema import registry
 from ds4proto.schema import slab as slab_schema
 from tests.spec.runs_ds4t import RUNS, Fault, assert_all_broken
 
@@ -90,8 +92,6 @@ def values(**changes: Any) -> Fault:
 
 def settings_as(read: Callable[[str | None], str]) -> Fault:
     """Preflight reads every setting in another way."""
-    from dataclasses import replace
-
     table = tuple(replace(one, read=read) for one in rules_settings.MUST_MATCH)
     return lambda: patch.object(rules_settings, "MUST_MATCH", table)
 
@@ -105,8 +105,6 @@ def unchecked(check: Any) -> Fault:
 
 def model_with(model_id: int, **changes: Any) -> Fault:
     """A model is known with other facts."""
-    from dataclasses import replace
-
     from ds4proto.model import facts
 
     made = tuple(
@@ -211,7 +209,34 @@ def _batches_as_bulk(rows: int, one: schedule.Schedule) -> Iterator[Any]:
         yield plan.PlannedGate("bulk", layer, "FFN", rows)
 
 
+_build, _read = registry.build, registry.read
+
+
+def built(change: Callable[[bytes], bytes]) -> Fault:
+    """Frames leave in another form."""
+    return changed(
+        registry, "build",
+        lambda *words, **more: [change(b"".join(map(bytes, _build(*words, **more))))],
+    )  # fmt: skip
+
+
+def _reserved_set(data: bytes) -> bytes:
+    return data[:-4] + b"\1\0\0\0" if data[-4:] == bytes(4) else data
+
+
 FAULTS: dict[str, dict[str, Fault]] = {
+    "frames-ds4t": {
+        "a fourth word in the header": built(lambda b: b[:12] + bytes(4) + b[12:]),
+        "big-endian words": built(
+            lambda b: b"".join(b[i : i + 4][::-1] for i in range(0, len(b), 4))
+        ),
+        "reserved words set": built(_reserved_set),
+        "sizes in 32 bits": built(lambda b: b[:20] + bytes(4) + b[24:]),
+        "everything is sound": changed(
+            registry, "read",
+            lambda *words, **more: _read(*words, **more)._replace(problems=()),
+        ),
+    },
     "options-ds4t": {
         f"{clause} is overlooked": without(clause)
         for clause in (
