@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ds4proto.link.ds4d_limits import MAX_NAME
+from ds4proto.link.ds4d_limits import MAX_NAME, U32
 from ds4proto.link.ds4d_texts import cut
 from ds4proto.schema.declare import Limit
 from ds4proto.schema.ds4d_hello import HELLO
@@ -78,6 +78,11 @@ class ModelFacts:
     def logits_bytes(self) -> int:
         """Bytes of one LOGITS payload."""
         return 4 * self.vocab
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of one WORK at most: their f32 rows fit a 32-bit length (WORK-42)."""
+        return U32 // (4 * max(1, self.hidden_values))
 
     def hidden_bytes(self, n_tokens: int, bits: int) -> int:
         """Return the bytes of ``n_tokens`` rows under a width word."""

@@ -208,7 +208,7 @@ class Request:
         self._first_request = self._session.last_request + 1
         self._window = self._depth = 1
         try:
-            size = settings.chunk_tokens()
+            size = min(settings.chunk_tokens(), self._model.most_tokens)
             self._chunk_count = -(-len(span.tokens) // size)
             finish = self._route.logits or self._link is None or self._link.has_head
             self._pipelined = (

@@ -10,8 +10,9 @@ import numpy as np
 from ds4proto_runtime.pipeline.settings import prefill_settings
 
 from ds4proto.codec.token_hash import TokenHash
-from ds4proto.link import ds4d_request, ds4d_session
+from ds4proto.link import ds4d_facts, ds4d_request, ds4d_session
 from ds4proto.link.ds4d_events import EvaluateLocal, Failed, LocalDone, LocalFailed
+from ds4proto.link.ds4d_facts import ModelFacts
 from ds4proto.link.ds4d_request import Request
 from ds4proto.link.ds4d_session import PrefillSettings, Session, Span
 from tests.link.ds4d import toy
@@ -365,3 +366,15 @@ def pipelined_and_sequential_prefill_lead_to_the_same_bits() -> None:
             settings = replace(CAP, pipeline=pipeline, bits=bits)
             rows.append(Cluster(*TWO, settings=settings).logits(LONG))
         assert np.array_equal(*rows)
+
+
+@proof(
+    "DS4D-WORK-42",
+    "a chunk of the size that the option says",
+    patch.object(ModelFacts, "most_tokens", 1 << 30),
+)
+def no_work_holds_more_tokens_than_its_lengths_can_say() -> None:
+    with patch.object(ds4d_facts, "U32", 6 * 4 * toy.HIDDEN + 3):
+        cluster = Cluster(*TWO, settings=CAP)
+        cluster.sync(LONG)
+    assert max(n for _, n, _ in spans(cluster)) == 6
