@@ -32,6 +32,8 @@ class GgufLimits:
         Elements of one array; merge lists reach some 300 thousand.
     depth : int
         Nesting of arrays.
+    layers : int
+        Layers that a metadata entry may count; known models have at most 78.
     dims : int
         Dimensions of a tensor; the format has at most 4.
     stored : int
@@ -51,6 +53,7 @@ class GgufLimits:
     string: int = 4 << 20
     array: int = 1 << 24
     depth: int = 4
+    layers: int = 65_536
     dims: int = 8
     stored: int = 1_024
     kept: int = 1 << 21

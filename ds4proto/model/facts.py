@@ -16,7 +16,7 @@ from ds4proto.model.known import GLM_ARCHITECTURES, KNOWN_MODELS, KnownModel
 
 Certainty = Literal["architecture and shape", "hypothesis", "unknown"]
 
-_LAYER: Final = re.compile(r"blk\.(\d{1,6})\.(.+)")
+_LAYER: Final = re.compile(r"blk\.(\d{1,5})\.(.+)", re.ASCII)
 # The stacked tensor of all experts, alone or fused with the up projection, or, in
 # older files, one tensor an expert.
 _ROUTED_GATE: Final = re.compile(r"ffn_gate(_up)?_exps\.weight|ffn_gate\.\d+\.weight")

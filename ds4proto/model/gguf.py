@@ -23,6 +23,8 @@ from ds4proto.model.values import BAD_FILE, read_value
 MAGIC: Final = b"GGUF"
 DEFAULT_ALIGNMENT: Final = 32
 MAX_VALUES: Final = (1 << 63) - 1
+_LAYER_COUNTS: Final = ("block_count", "nextn_predict_layers")
+"""Ends of the keys that readers of a header count layers by."""
 
 
 def read_gguf(
@@ -117,7 +119,10 @@ def _parse(cursor: Cursor, want_tokens: bool, partial: bool) -> GgufHeader:
                 next_step=BAD_FILE,
             )
         keep = want_tokens and key.startswith("tokenizer.")
+        at = cursor.offset
         metadata[key] = read_value(cursor, key, keep)
+        if key.endswith(_LAYER_COUNTS):
+            _check_layers(cursor, key, metadata[key], at)
     alignment = _alignment(cursor, metadata)
     tensors: dict[str, TensorInfo] = {}
     at_of: dict[str, int] = {}
@@ -175,6 +180,17 @@ def _preamble(cursor: Cursor) -> int:
             next_step="convert the file with a current GGUF tool",
         )
     return version
+
+
+def _check_layers(cursor: Cursor, key: str, value: Any, at: int) -> None:
+    if isinstance(value, int) and value > cursor.limits.layers:
+        cursor.fail(
+            f"value of {key!r}",
+            offset=at,
+            expected=f"at most {cursor.limits.layers} layers",
+            found=str(value),
+            next_step=BAD_FILE,
+        )
 
 
 def _alignment(cursor: Cursor, metadata: Mapping[str, Any]) -> int:

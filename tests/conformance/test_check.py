@@ -101,7 +101,9 @@ def test_wrong_usage_is_told(args: tuple[str, ...], status: int, text: str) -> N
 
 def test_a_report_that_was_cut_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
-    path.write_text('{"kind":"header","version":1,"peer":"x","role":"worker"}\n')
+    header = {"kind": "header", "version": 1, "tool": "0", "peer": "x"}
+    header |= {"role": "worker", "seed": 1, "cases": 0}
+    path.write_text(json.dumps(header) + "\n")
     with pytest.raises(ReportError, match="footer is missing"):
         read_report(path)
     done = check("--diff", str(path), str(path))

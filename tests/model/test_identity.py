@@ -9,6 +9,7 @@ import pytest
 
 from ds4proto.model import (
     KNOWN_MODELS,
+    GgufError,
     KnownModel,
     ModelFacts,
     ds4d_hello_identity,
@@ -132,6 +133,19 @@ def test_identity_of_a_model_that_ds4_does_not_number() -> None:
     assert tp.gguf_bytes == 3_573_760
     assert (tp.n_layer, tp.n_embd, tp.n_vocab, tp.quant_bits) == (8, 128, 2048, 2)
     assert tp.gates.gates_per_token == 16
+
+
+@pytest.mark.parametrize("key", ["block_count", "nextn_predict_layers"])
+def test_layers_beyond_any_model_are_refused_before_they_are_counted(key: str) -> None:
+    w = Writer().add("general.architecture", "string", "x")
+    w.add(f"x.{key}", "u64", (1 << 64) - 1)
+    with pytest.raises(GgufError, match=f"value of 'x.{key}'.*at most 65536 layers"):
+        read_gguf(w.header(), file_size=1 << 33)
+
+
+def test_a_tensor_name_makes_no_model_deep() -> None:
+    w = Writer().tensor("blk.123456.x", (32,), F32, 128)
+    assert _facts(w).layers == 0
 
 
 def _facts(w: Writer) -> ModelFacts:

@@ -51,7 +51,14 @@ def read_expected(path: str | os.PathLike[str]) -> dict[str, str]:
     try:
         value: Any = json.loads(Path(path).read_text("utf-8"))
         return {str(k): str(Verdict(v)) for k, v in value["verdicts"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ReportError(
             f"{path}: no file of expected verdicts ({error}). Next: write one with"
             " --write-expect"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ds4proto.errors import Ds4ProtoError, ExitCode
+from ds4proto_conformance.report.shape import fault_of
 
 __all__ = ["VERSION", "Report", "ReportError", "Writer", "read_report"]
 
@@ -105,11 +106,15 @@ def read_report(path: str | os.PathLike[str]) -> Report:
                 kind = line.get("kind")
                 if report is None:
                     _check_header(path, line)
+                fault = fault_of(line)
+                if fault is not None:
+                    raise ReportError(f"{path}:{number}: {fault}. Next: run it again")
+                if report is None:
                     report = Report(line)
                 elif report.footer:
                     raise ReportError(f"{path}:{number}: lines behind the footer")
                 elif kind == "case":
-                    report.cases[str(line.get("id"))] = line
+                    report.cases[line["id"]] = line
                 elif kind == "footer":
                     report.footer = line
                 else:
@@ -133,7 +138,7 @@ def _line(path: str | os.PathLike[str], number: int, text: str) -> dict[str, Any
         raise ReportError(f"{path}:{number}: a line of {len(text)} bytes")
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path}:{number}: no JSON: {error}") from None
     if not isinstance(line, dict):
         raise ReportError(f"{path}:{number}: expected an object")
