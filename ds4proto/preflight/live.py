@@ -133,7 +133,7 @@ def _admit(
             if challenge(channel, code):
                 sent = time.time()
                 message = receive(channel, "facts")
-                theirs = _facts(message)
+                theirs = facts_of(message)
                 theirs.machine.clock = theirs.time - (sent + time.time()) / 2
                 say(f"{theirs.machine.name} joined from {channel.remote[0]}")
                 return channel, theirs
@@ -147,7 +147,14 @@ def _admit(
     )
 
 
-def _facts(message: dict[str, Any]) -> Gathered:
+def facts_of(message: dict[str, Any]) -> Gathered:
+    """Return what a joiner sent in a ``facts`` message.
+
+    Raises
+    ------
+    JoinError
+        It cannot be read.
+    """
     try:
         return msgspec.json.decode(str(message.get("gathered", "")), type=Gathered)
     except (msgspec.DecodeError, ValueError, TypeError) as error:
@@ -288,6 +295,17 @@ def join(
         report = serve(channel)
     finally:
         channel.close()
+    return outcome_of(report)
+
+
+def outcome_of(report: dict[str, Any]) -> Outcome:
+    """Return the outcome that a host sent in its ``report`` message.
+
+    Raises
+    ------
+    JoinError
+        It cannot be read.
+    """
     try:
         return msgspec.json.decode(str(report.get("outcome", "")), type=Outcome)
     except (msgspec.DecodeError, ValueError, TypeError) as error:
