@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost
@@ -15,13 +15,35 @@ from ds4proto.schema.registry import frame_of_code, read
 from ds4proto_conformance.transcript import Line
 from ds4proto_conformance.verdicts import Deviation
 
-__all__ = ["MAX_FRAME", "Ended", "Frame", "Wire"]
+__all__ = ["APART", "MAX_FRAME", "Ended", "Frame", "Wire", "part"]
 
 MAX_FRAME: Final = 64 << 20
 """Largest body that is taken from a peer under test."""
 _READ: Final = 1 << 16
-_APART: Final = 8
+APART: Final = 8
+"""Pieces that are kept apart; the rest follows at once."""
 _PAUSE: Final = 0.002
+
+
+@runtime_checkable
+class Overseen(Protocol):
+    """A channel that knows what the peer has read."""
+
+    def wait_read(self, deadline: float) -> bool:
+        """Wait until the peer has read all that was sent."""
+        ...
+
+
+def part(channel: object, patience: float) -> None:
+    """Keep the bytes sent so far apart from those that follow.
+
+    In one process the peer is seen to read; over TCP nobody tells, so a pause has to
+    do, and a peer that was slower reads two pieces as one.
+    """
+    if isinstance(channel, Overseen):
+        channel.wait_read(SYSTEM_CLOCK.now() + patience)
+    else:
+        SYSTEM_CLOCK.sleep(_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +141,8 @@ class Wire:
         while at < len(data):
             size = max(1, sizes[min(step, len(sizes) - 1)])
             self.send(data[at : at + size])
-            if step < _APART:  # else pieces may be read as one
-                SYSTEM_CLOCK.sleep(_PAUSE)
+            if step < APART:  # else pieces may be read as one
+                part(self.channel, self.patience)
             at, step = at + size, step + 1
 
     def half_close(self) -> None:

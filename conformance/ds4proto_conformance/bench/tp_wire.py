@@ -15,7 +15,7 @@ from ds4proto.schema.registry import frame_of_code, read
 from ds4proto.trace.rows import plain
 from ds4proto_conformance.transcript import HEX_BYTES, MAX_FRAMES, Transcript
 from ds4proto_conformance.verdicts import Deviation
-from ds4proto_conformance.wire import MAX_FRAME, Ended
+from ds4proto_conformance.wire import APART, MAX_FRAME, Ended, part
 
 __all__ = [
     "ControlFrame",
@@ -129,6 +129,13 @@ class _Wire:
         except PeerLost:
             return
 
+    def push_apart(self, data: bytes, size: int) -> None:
+        """Send bytes without a note in pieces of one size, so that none is joined."""
+        for at in range(0, len(data), size):
+            self.push(data[at : at + size])
+            if at < APART * size:
+                part(self.channel, self.patience)
+
     def half_close(self) -> None:
         """End our direction."""
         self.log.add(self.name, "tester", "end of stream", b"")
@@ -166,14 +173,13 @@ class ControlWire(_Wire):
             The peer did not wait for the rest.
         """
         self.log.add(self.name, "tester", f"{kind} in pieces", data)
-        self.push(data[:size])
+        self.push_apart(data[:size], size)
         early = self.quiet(_MOMENT)
         if early is not None:
             raise Deviation(
                 "DS4T-CTRL-11", "nothing before the frame is whole", str(early)
             )
-        for at in range(size, len(data), size):
-            self.push(data[at : at + size])
+        self.push_apart(data[size:], size)
 
     def take(self, size: int, patience: float | None = None) -> bytes | Ended:
         """Return exactly some bytes, or what came instead."""

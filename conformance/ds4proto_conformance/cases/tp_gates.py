@@ -222,8 +222,7 @@ def in_pieces(peer: RankBench, p: dict[str, Any]) -> None:
     for gate in peer.token():
         seq, rows = peer.next_seq("row"), peer.partial(gate)
         own = gate_bytes("row", gate.layer, peer.third(gate), seq) + rows
-        for at in range(0, min(len(own), 96), p["size"]):
-            peer.data.push(own[at : min(at + p["size"], 96)])
+        peer.data.push_apart(own[:96], p["size"])
         peer.judge_gate(gate, seq, peer.data.exchange(own[96:], len(rows)))
     if peer.split:
         peer.logits("DS4T-EVAL-06")

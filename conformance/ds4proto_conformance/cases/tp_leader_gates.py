@@ -141,8 +141,7 @@ def in_pieces(peer: LeaderBench) -> None:
     for gate in step.gates:
         seq, rows = peer.next_seq("row"), peer.partial(gate)
         own = gate_bytes("row", gate.layer, peer.third(gate), seq) + rows
-        for at in range(0, 48, 3):
-            peer.data.push(own[at : at + 3])
+        peer.data.push_apart(own[:48], 3)
         peer.judge_gate(gate, seq, peer.data.exchange(own[48:], len(rows)))
     peer.logits()
     peer.noted(step)

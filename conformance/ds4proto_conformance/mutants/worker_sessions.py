@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import zlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,7 +16,6 @@ from ds4proto_conformance.mutants.tools import frames_in
 from ds4proto_conformance.peers.faults import Fault, patched
 
 checks: Any = ds4d_work_checks
-LATE = 1.5
 """Seconds that the late answer takes; the kill matrix waits less."""
 _SERVED = worker_queue.Queue.evaluated
 _START = worker_queue.Queue._start
@@ -181,8 +179,9 @@ def _swallow_third(connection: Any, code: int, _body: bytes) -> bytes | None:
 def _late(connection: Any, frame: bytes) -> list[bytes]:
     sent = connection.memory["sent"] = connection.memory.get("sent", 0) + 1
     if sent == 6:
-        time.sleep(LATE)
-    return [frame]
+        connection.memory["held"] = frame
+        return []
+    return [connection.memory.pop("held"), frame] if sent == 7 else [frame]
 
 
 def _per_connection(self: Any, session: int) -> int:
@@ -253,5 +252,9 @@ MUTANTS: Final = (
         "does not answer every third WORK",
         received=frames_in(_swallow_third),
     ),
-    _fault("answers-late", "answers the sixth WORK of a connection late", out=_late),
+    _fault(
+        "answers-late",
+        "answers the sixth WORK of a connection with the seventh",
+        out=_late,
+    ),
 )

@@ -31,6 +31,8 @@ class Fault:
         ``(engine, job) -> payload``, instead of the engine's own.
     event : callable
         ``(peer, connection, event) -> bool``; True swallows an event of a machine.
+    broken : callable
+        ``(connection, error)``, told of a connection that broke under the peer.
     facts, settings : callable
         Alter what the peer believes of itself.
     """
@@ -45,6 +47,7 @@ class Fault:
     received: Received | None = None
     evaluate: Callable[[Any, Any], bytes] | None = None
     event: Callable[[Any, Any, Any], bool] | None = None
+    broken: Callable[[Any, OSError], None] | None = None
     facts: Callable[[Any], Any] | None = None
     settings: Callable[[Any], Any] | None = None
     delay: float = 0.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import queue
 import socket
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -13,12 +16,15 @@ from ds4proto.peer import SYSTEM_CLOCK, PeerLost
 from ds4proto.peer.api import Address, ChannelName
 from ds4proto.peer.channel import SocketChannel
 
-__all__ = ["LoopSession", "Net", "PairNet", "TcpNet"]
+__all__ = ["LoopSession", "Net", "PairChannel", "PairNet", "TcpNet"]
 
 HOST: Final = "127.0.0.1"
 _DATA_PORT: Final = 7
 """Port number that stands for the tester's data port inside one process."""
 _PEER_PORT: Final = 9
+_GLANCE: Final = 0.0005
+Ends = tuple[socket.socket, socket.socket]
+"""Both ends of a pair: the tester's, the peer's."""
 
 
 class Net(Protocol):
@@ -77,8 +83,8 @@ class PairNet:
     def __init__(self) -> None:
         self.port = _PEER_PORT
         self.to_peer: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-        self.control: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-        self.data: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self.control: queue.SimpleQueue[Ends] = queue.SimpleQueue()
+        self.data: queue.SimpleQueue[Ends] = queue.SimpleQueue()
         self._wake, self._bell = socket.socketpair()
         self._wake.setblocking(False)
         self.stopped = threading.Event()
@@ -88,7 +94,7 @@ class PairNet:
         if self.stopped.is_set() or port == 1:
             raise ConnectionRefusedError(111, "Connection refused")
         ours, theirs = socket.socketpair()
-        (self.data if port == _DATA_PORT else self.control).put(theirs)
+        (self.data if port == _DATA_PORT else self.control).put((theirs, ours))
         return ours
 
     def accept(self) -> socket.socket | None:
@@ -113,9 +119,50 @@ class PairNet:
         self.stopped.set()
         self._wake.close()
         self._bell.close()
-        for waiting in (self.to_peer, self.control, self.data):
-            while not waiting.empty():
-                waiting.get().close()
+        self.drop_untaken()
+
+    def drop_untaken(self) -> None:
+        """Close the connections that nobody took."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.to_peer.get_nowait().close()
+        for waiting in (self.control, self.data):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()[0].close()
+
+
+class PairChannel(SocketChannel):
+    """The tester's end of a socket pair; it can tell what the peer has read.
+
+    Parameters
+    ----------
+    other : socket
+        The peer's end.
+    """
+
+    def __init__(self, sock: socket.socket, other: socket.socket) -> None:
+        super().__init__(sock, label="peer in a thread")
+        self._other = other
+
+    def wait_read(self, deadline: float) -> bool:
+        """Wait until the peer has read all that was sent; False: it did not."""
+        while self._unread():
+            if SYSTEM_CLOCK.now() > deadline:
+                return False
+            SYSTEM_CLOCK.sleep(_GLANCE)
+        return True
+
+    def _unread(self) -> bool:
+        number = self._other.fileno()
+        if number < 0:
+            return False
+        size = array.array("i", [0])
+        try:
+            fcntl.ioctl(number, termios.FIONREAD, size)
+        except OSError:
+            return False
+        return bool(size[0])
 
 
 class LoopSession:
@@ -141,8 +188,8 @@ class LoopSession:
             channel.close()
         self._made.clear()
 
-    def _channel(self, sock: socket.socket) -> SocketChannel:
-        made = SocketChannel(sock, label="peer in a thread")
+    def _channel(self, sock: socket.socket, other: socket.socket) -> SocketChannel:
+        made = PairChannel(sock, other)
         self._made.append(made)
         return made
 
@@ -188,7 +235,7 @@ class LoopSession:
         ours, theirs = socket.socketpair()
         self._net.to_peer.put(theirs)
         self._net.ring()
-        return self._channel(ours)
+        return self._channel(ours, theirs)
 
     def data_address(self) -> Address:
         """Where the peer can dial us."""
@@ -204,13 +251,13 @@ class LoopSession:
 
     def _take(
         self,
-        which: queue.SimpleQueue[socket.socket],
+        which: queue.SimpleQueue[Ends],
         deadline: float | None,
         phase: str,
     ) -> SocketChannel:
         wait = 5.0 if deadline is None else max(0.0, deadline - SYSTEM_CLOCK.now())
         try:
-            return self._channel(which.get(timeout=wait))
+            return self._channel(*which.get(timeout=wait))
         except queue.Empty:
             raise PeerLost(
                 "timeout", phase=phase, address="thread", waited=wait

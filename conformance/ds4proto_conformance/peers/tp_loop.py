@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -54,10 +53,7 @@ class TpLoopSession(LoopSession):
         """Close what is open, and what nobody took."""
         for channel in self._opened:
             channel.close()
-        for waiting in (self._net.control, self._net.data, self._net.to_peer):
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    waiting.get_nowait().close()
+        self._net.drop_untaken()
 
     def output(self) -> str:
         """Return what the rank printed."""

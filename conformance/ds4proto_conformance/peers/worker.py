@@ -164,6 +164,8 @@ class SmallWorker:
             data = connection.sock.recv(1 << 16)
         except OSError as error:
             data = b""
+            if self.fault.broken is not None:
+                self.fault.broken(connection, error)
             if isinstance(machine, WorkerLink) and not machine.closed:
                 machine.broken(str(error), _now())
         if connection.ending is not None:
@@ -270,5 +272,8 @@ class SmallWorker:
         if self.fault.delay:
             self._stop.wait(self.fault.delay)
         for data in frames:
-            with contextlib.suppress(OSError):
+            try:
                 connection.sock.sendall(data)
+            except OSError as error:
+                if self.fault.broken is not None:
+                    self.fault.broken(connection, error)

@@ -1,25 +1,21 @@
-"""Sound small peers pass everything; planted faults are caught by their cases.
+"""Sound small peers pass everything; planted faults are caught by cases that name them.
 
-A lane of its own (`make test-kills`): on a busy machine timing decides some verdicts.
+The whole matrix is built by ``make mutants`` and judged in ``test_matrix.py``.
 """
-
-import json
-from pathlib import Path
 
 import pytest
 from ds4proto_conformance.kill import KILLS, meet
-from ds4proto_conformance.mutants import all_mutants, find
+from ds4proto_conformance.mutants import all_mutants, find, sound_names
 from ds4proto_conformance.registry import all_cases
 from ds4proto_conformance.verdicts import Verdict
 
-REPORT = Path(__file__).parents[2] / "conformance" / "mutants" / "report.json"
+GENEROUS = 20.0
+"""Seconds for an answer: a sound peer never uses them up, however busy the machine."""
 SOUND = [
-    ("worker", "none-last"),
-    ("worker", "none-middle"),
-    ("worker", "none-first"),
-    ("coordinator", "none"),
-    ("codec", "none"),
-]
+    (role, name)
+    for role in ("worker", "coordinator", "codec")
+    for name in sound_names(role)
+] + [("tp-worker", "none-v14"), ("tp-leader", "none-v14")]
 SAMPLE = (
     "split-header", "magic-ignored", "skip-WORK-07", "order-05-06", "skip-ROUTE-08",
     "reset-ignored", "hash-not-advanced", "refusal-closes", "telemetry-pos-off",
@@ -32,7 +28,7 @@ SAMPLE = (
 
 @pytest.mark.parametrize(("role", "name"), SOUND)
 def test_a_sound_peer_passes(role: str, name: str) -> None:
-    row = meet(find(role, name), all_cases(role), patience=5.0)
+    row = meet(find(role, name), all_cases(role), patience=GENEROUS)
     bad = {
         k: v
         for k, v in row.verdicts.items()
@@ -50,14 +46,3 @@ def test_a_fault_is_caught_by_each_case_that_names_it(name: str) -> None:
     row = meet(fault, cases)
     alive = [k for k, v in row.verdicts.items() if Verdict(v) not in KILLS]
     assert alive == []
-
-
-@pytest.mark.skipif(not REPORT.exists(), reason="the matrix has not been built yet")
-def test_the_matrix_holds_what_is_claimed() -> None:
-    found = json.loads(REPORT.read_text())
-    assert found["mutants"] >= 120
-    assert found["killed"] >= 0.95 * found["mutants"]
-    assert found["declared_but_alive"] == []
-    assert all(bad == [] for bad in found["sound_peers"].values())
-    for name, row in found["case_mutants"].items():
-        assert row["kills"] or name not in {c.id for c in all_cases("worker")}
