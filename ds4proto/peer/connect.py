@@ -92,6 +92,7 @@ def dial(
     clock: Clock = SYSTEM_CLOCK,
     alive: Callable[[], bool] | None = None,
     bind_host: str | None = None,
+    prepare: Callable[[socket.socket], None] | None = None,
     phase: str = "dialling",
     **channel: Any,
 ) -> SocketChannel:
@@ -109,6 +110,8 @@ def dial(
         Asked between tries; a peer's process that ended stops the dialling.
     bind_host
         Own address to dial from.
+    prepare
+        Called with each socket before it connects, to set options.
     channel
         Further arguments of `SocketChannel`.
 
@@ -138,7 +141,7 @@ def dial(
     tries = 0
     while True:
         tries += 1
-        outcome = _try_all(found, deadline, clock, bind_host)
+        outcome = _try_all(found, deadline, clock, bind_host, prepare)
         if isinstance(outcome, socket.socket):
             channel.setdefault("phase", "connected")
             channel.setdefault("label", label)
@@ -155,7 +158,11 @@ def dial(
 
 
 def _try_all(
-    found: _Resolved, deadline: float, clock: Clock, bind_host: str | None
+    found: _Resolved,
+    deadline: float,
+    clock: Clock,
+    bind_host: str | None,
+    prepare: Callable[[socket.socket], None] | None,
 ) -> socket.socket | OSError | None:
     """Return a connected socket, the last error, or None if time ran out."""
     last: OSError | None = None
@@ -163,6 +170,8 @@ def _try_all(
         sock = socket.socket(family, kind, proto)
         try:
             sock.setblocking(False)
+            if prepare is not None:
+                prepare(sock)
             if bind_host is not None:
                 sock.bind((bind_host, 0))
             code = _connect(sock, address, deadline, clock)

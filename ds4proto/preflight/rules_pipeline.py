@@ -13,7 +13,7 @@ from ds4proto.preflight.finding import Finding
 
 __all__ = ["CHECKS"]
 
-_ODD = {"swift", "hello-v3", "fodelf", "local-decode"}
+_ODD = {"swift", "hello-v3", "fodelf", "local-decode", "ds4proto"}
 """Dialects that do not mix with upstream at all."""
 
 

@@ -151,6 +151,7 @@ def test_the_toy_model_takes_token_ids() -> None:
         ("--engine decoder -p 1", 2, "needs a model"),
         ("-m /nowhere.gguf -p 1", 2, "No such file"),
         ("-n 3", 2, "give a prompt"),
+        ("-p 1 --load /dev/null", 1, "--load /dev/null: truncated distributed payload"),
         ("--bogus", 2, "unknown option: --bogus"),
     ],
 )  # fmt: skip

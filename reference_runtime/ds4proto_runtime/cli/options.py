@@ -60,6 +60,7 @@ class RunOptions:
     trace: str | None = None
     route_wait: float = 60.0
     rejoin: float = 15.0
+    dial_limit: float | None = None
     save: str | None = None
     load: str | None = None
     local_decode: bool = False
@@ -141,6 +142,7 @@ VALUES: Final[dict[str, tuple[str, Taker]]] = {
     "--trace": ("trace", _words),
     "--route-wait": ("route_wait", _seconds),
     "--rejoin": ("rejoin", _seconds),
+    "--dial-limit": ("dial_limit", _seconds),
     "--save": ("save", _words),
     "--load": ("load", _words),
     "--dialect": ("dialect", _one_of(DIALECTS)),
@@ -194,6 +196,8 @@ def _cross_check(options: RunOptions) -> None:
             raise WrongUsage("--wire-format requires --role coordinator")
         if options.activation_bits is not None:
             raise WrongUsage("give --wire-format or --dist-activation-bits, not both")
+    if options.dial_limit is not None and options.role != "worker":
+        raise WrongUsage("--dial-limit requires --role worker")
     if options.role == "none":
         if options.trace is not None:
             raise WrongUsage(

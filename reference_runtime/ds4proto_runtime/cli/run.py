@@ -18,6 +18,8 @@ Roles:
   --listen HOST PORT               coordinator: where workers register
                                    worker: data port; default: a free one
   --coordinator HOST PORT          worker: whom to dial
+  --dial-limit TIME                worker: give up after so long without a coordinator;
+                                   default: as ds4, never
 \b
 Pipeline (coordinator):
   --dist-activation-bits 32|16|8   width of hidden state on the wire

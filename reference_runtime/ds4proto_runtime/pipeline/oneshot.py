@@ -16,7 +16,7 @@ from ds4proto.peer import Recorder
 from ds4proto.schema.ds4d_private import DIALECT as PRIVATE_DIALECT
 from ds4proto_runtime import kv
 from ds4proto_runtime.cli.options import RunOptions
-from ds4proto_runtime.engines.base import Engine
+from ds4proto_runtime.engines.base import Engine, EngineError
 from ds4proto_runtime.pipeline import models
 from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
 from ds4proto_runtime.pipeline.generation import (
@@ -73,6 +73,17 @@ def _load(
 
 
 @contextlib.contextmanager
+def _of_file(path: str) -> Iterator[None]:
+    """Name the saved session in what is refused of it."""
+    try:
+        yield
+    except EngineError as error:
+        raise EngineError(
+            f"--load {path}: {error} (ds4proto snapshot inspect {path} says more)"
+        ) from None
+
+
+@contextlib.contextmanager
 def _recording(options: RunOptions) -> Iterator[Recorder | None]:
     if options.trace is None:
         yield None
@@ -105,6 +116,7 @@ def _work(options: RunOptions, choice: models.ModelChoice) -> int:
             dialect=options.dialect,
             layers=layers,
             local_decode=options.local_decode,
+            dial_limit_s=options.dial_limit,
             recorder=recorder,
             log=say,
             debug=say if options.debug else lambda _line: None,
@@ -119,7 +131,8 @@ def _alone(options: RunOptions, choice: models.ModelChoice, prompt: str) -> int:
     alone = Alone(engine)
     start: list[int] = []
     if options.load is not None:
-        alone.session, _ = kv.load_session(Path(options.load), engine)
+        with _of_file(options.load):
+            alone.session, _ = kv.load_session(Path(options.load), engine)
         start = list(alone.session.tokens)
     tokenizer, ids = _tokens(engine, prompt, start)
     done = _generate(options, alone, ids, tokenizer, engine)
@@ -251,7 +264,8 @@ def _one_prompt(
     session = coordinator.session()
     start: list[int] = []
     if options.load is not None:
-        session.load(Path(options.load))
+        with _of_file(options.load):
+            session.load(Path(options.load))
         start = list(session.tokens)
     tokenizer, ids = _tokens(engine, prompt, start)
     checked_s = 0.0

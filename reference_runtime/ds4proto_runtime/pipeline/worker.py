@@ -37,6 +37,7 @@ from ds4proto_runtime.engines.base import Engine
 from ds4proto_runtime.pipeline.activations import Decoding
 from ds4proto_runtime.pipeline.dialling import (
     REDIAL_S,
+    Redials,
     bound_listener,
     connect,
     dial_reason,
@@ -76,6 +77,8 @@ class PipelineWorker:
         The slice, where the engine holds more than that.
     local_decode : bool
         The engine holds the whole model and may decode alone (private dialect).
+    dial_limit_s : float, optional
+        Seconds without a coordinator after which ``run`` gives up; None never.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class PipelineWorker:
         dialect: str = "upstream",
         layers: range | None = None,
         local_decode: bool = False,
+        dial_limit_s: float | None = None,
         recorder: Recorder | None = None,
         log: Log = lambda _line: None,
         debug: Log = lambda _line: None,
@@ -100,6 +104,7 @@ class PipelineWorker:
         self._coordinator, self._listen = coordinator, listen
         self._sockets = sockets or SocketSettings.of()
         self._recorder, self._log, self._debug = recorder, log, debug
+        self._redials = Redials(log, dial_limit_s)
         self._lock = threading.Lock()
         self._local = LocalWorker(
             self._room,
@@ -134,13 +139,21 @@ class PipelineWorker:
         self._stop.set()
 
     def run(self) -> None:
-        """Serve until ``stop``; dial again one second after every end."""
+        """Serve until ``stop``; dial again one second after every end.
+
+        Raises
+        ------
+        ds4proto_runtime.pipeline.dialling.CoordinatorUnreachable
+            After ``dial_limit_s`` of failed dials.
+        """
         evaluator = self._thread(self._evaluate_all, "engine")
         try:
             if self._listen is not None:
                 self._open_listener(self._listen)
             while not self._stop.is_set():
                 self._serve_coordinator()
+                if self._redials.give_up:
+                    raise self._redials.error()
                 self._stop.wait(REDIAL_S)
         finally:
             self._stop.set()
@@ -161,6 +174,7 @@ class PipelineWorker:
 
     def _serve_coordinator(self) -> None:
         host, port = self._coordinator
+        self._redials.begun()
         try:
             channel = connect(
                 host,
@@ -170,12 +184,14 @@ class PipelineWorker:
                 log=self._log,
                 bind_host=self._source(),
                 alive=lambda: not self._stop.is_set(),
+                until=self._redials.until,
                 phase="dialling the coordinator",
             )
         except (PeerLost, OSError) as error:
             if not self._stop.is_set():
-                self._log(dial_reason(host, port, error)[0])
+                self._redials.failed(dial_reason(host, port, error)[0])
             return
+        self._redials.reached()
         if self._listener is None:
             self._open_listener((channel.local[0], 0))
         with self._lock:
