@@ -123,6 +123,10 @@ def _tell(file: str, drawn: Drawn, privacy: str, *, as_json: bool) -> int:
     return ExitCode.PASSED
 
 
+def _terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _say(text: str) -> None:
     print(f"ds4proto view: {printable(text)}", file=sys.stderr)
 
@@ -144,7 +148,7 @@ def _browse(
         )
     if follow and privacy:
         raise click.UsageError("--redact and --headers-only need a file that is whole")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _terminal():
         raise click.UsageError(
             "the browser needs a terminal (over ssh: ssh -t); without one give --html, "
             "--png, --qlog or --json, or use ds4proto decode"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,9 @@ def test_e_goes_to_the_next_frame_that_breaks_a_rule() -> None:
         await pilot.pause()
         assert app.query_one(FrameList).cursor == broken[0]
         assert "! DS4D-" in text_of(app, "#field-text")
-        assert lines_of(app)[broken[0] - int(app.query_one(FrameList).scroll_y)][
-            0
-        ] == ("!")
+        assert lines_of(app)[broken[0] - int(app.query_one(FrameList).scroll_y)][0] == (
+            "!"
+        )
 
     browse(PROBES, steps)
 
@@ -205,6 +206,31 @@ def test_the_oldest_rows_go_when_a_followed_file_grows_past_the_cap() -> None:
     shown = [store.rows[at].row.type for at in store.shown]
     assert shown == [k.row.type for k in store.rows if k.row.type == "WORK"]
     assert not store.full
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [("textual", "view", []), ("matplotlib", "plot", ["--png", "pictures"])],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    module: str,
+    extra: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ds4proto.cli.view._terminal", lambda: True)
+    for name in list(sys.modules):
+        if name.startswith("ds4proto.cli._view"):
+            monkeypatch.delitem(sys.modules, name)
+        elif name.partition(".")[0] == module:
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(["view", str(THREE), *arguments]) == 2
+    assert f"pip install 'ds4proto[{extra}]'" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

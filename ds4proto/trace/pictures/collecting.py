@@ -254,8 +254,8 @@ class Collector:
             spans=[[int(places[int(lane)]), *rest] for lane, *rest in self._span_rows],
             series=self._series(places),
             heat=self._heat(),
-            remarks=list(remarks),
-            notes=said,
+            remarks=[remark.printable() for remark in remarks],
+            notes=[printable(note) for note in said],
             heads=self._heads,
         )
 

@@ -192,8 +192,8 @@ def _nothing(source: str, *, filtered: bool) -> str:
     if filtered:
         return f"{source}: no frame meets --where, so nothing was drawn"
     return (
-        f"{source}: no frame could be decoded, so nothing was drawn. Next: see what the "
-        f"file holds with ds4proto stats {source}"
+        f"{source}: no frame could be decoded, so nothing was drawn. Next: see what "
+        f"the file holds with ds4proto stats {source}"
     )
 
 

@@ -6,11 +6,16 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["FORMAT", "FRAMES", "Picture", "Remark"]
+from ds4proto.printable import printable
+
+__all__ = ["FORMAT", "FRAMES", "SEVERITIES", "Picture", "Remark"]
 
 FORMAT: Final = 1
 FRAMES: Final = 150_000
 """Frames that a picture holds one by one unless told otherwise."""
+
+
+SEVERITIES: Final = ("error", "warning", "note")
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -35,6 +40,17 @@ class Remark(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     next_step: str = ""
     packets: tuple[int, ...] = ()
+
+    def printable(self) -> Remark:
+        """Return it without characters that steer who shows it."""
+        return Remark(
+            self.severity if self.severity in SEVERITIES else "note",
+            printable(self.text),
+            printable(self.confidence),
+            tuple(map(printable, self.evidence)),
+            printable(self.next_step),
+            self.packets,
+        )
 
 
 class Picture(msgspec.Struct, frozen=True):
