@@ -63,6 +63,9 @@ def in_dialect(dialects: frozenset[str], dialect: str) -> bool:
     return dialects is EVERY or "*" in dialects or dialect in dialects
 
 
+_bytes_of = cache(lambda kind: int(kind.sizeof()))  # construct would count each time
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldSpec:
     """One field of a fixed part.
@@ -112,7 +115,7 @@ class FieldSpec:
     @property
     def size(self) -> int:
         """Bytes on the wire."""
-        return int(self.type.sizeof())
+        return _bytes_of(self.type)
 
     @property
     def code(self) -> str:
