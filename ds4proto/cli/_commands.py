@@ -30,7 +30,7 @@ RESERVED: Final = (
     Reserved("trace", _READ, "Redact, cut or merge captures."),
     Reserved("view", _READ, "Browse a capture in the terminal."),
     Reserved("diagnose", _READ, "Name the fault that a capture shows, and the remedy."),
-    Reserved("whatif", _READ, "Estimate a run under another link, split or codec."),
+    Reserved("whatif", _READ, "Say what narrower widths do to a run's hidden states."),
     Reserved("preflight", _LIVE, "Check machines, model and options before a run."),
     Reserved("proxy", _LIVE, "Stand between two peers, record and explain."),
     Reserved("capture", _LIVE, "Record the protocol traffic of this machine."),

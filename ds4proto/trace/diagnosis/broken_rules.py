@@ -10,6 +10,7 @@ from ds4proto.schema.problem import Problem
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
@@ -35,8 +36,15 @@ class Breach:
 class RulesCheck:
     """Breaches by clause, and streams that fell out of step or were cut."""
 
-    def __init__(self, scene: Scene, connections: Connections, pairs: Pairs) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        connections: Connections,
+        pairs: Pairs,
+        pipelines: Pipelines,
+    ) -> None:
         self._scene = scene
+        self._crossed = pipelines.crossed
         self._connections = connections
         self._pairs = pairs
         self._breaches: dict[tuple[int, str, str], Breach] = {}
@@ -66,7 +74,7 @@ class RulesCheck:
     def findings(self) -> Iterator[Finding]:
         """Answer by clause, then by connection."""
         for (run, role, clause), held in self._breaches.items():
-            if clause not in _ELSEWHERE:
+            if clause not in _ELSEWHERE and not self._captured_late(held):
                 yield self._breach(run, role, clause, held)
         for row in self._cut:
             yield self._truncated(row)
@@ -80,6 +88,15 @@ class RulesCheck:
                 "or changed on the way, or another program speaks here",
                 row.run, self._scene.file,
             )  # fmt: skip
+
+    def _captured_late(self, held: Breach) -> bool:
+        """Tell whether an answer only seems to come out of turn.
+
+        Where a WORK was captured behind its own answer, the decoder waits for another.
+        """
+        due = held.problem.expected.partition(",")[0]
+        late = held.problem.clause == "DS4D-RESULT-21" and due.isdecimal()
+        return late and (held.row.stream, int(due)) in self._crossed
 
     def _breach(self, run: int, role: str, clause: str, held: Breach) -> Finding:
         row, problem = held.row, held.problem

@@ -117,5 +117,22 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the worst first; equal ones stay in their order."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    """Return findings, the worst first, causes before what follows from them."""
+    return sorted(
+        findings,
+        key=lambda finding: (SEVERITIES.index(finding.severity), _depth(finding)),
+    )
+
+
+_CAUSES: Final = (
+    "identity.", "rdma.gid", "rule.", "frame.", "tp.schedule", "tp.diverged",
+    "tp.command-failed", "route.error", "numeric.",
+)  # fmt: skip
+
+
+def _depth(finding: Finding) -> int:
+    """Return how near to a cause a finding is; an end follows from one."""
+    for depth, start in enumerate(_CAUSES):
+        if finding.code.startswith(start):
+            return depth
+    return len(_CAUSES) + finding.code.startswith("end.")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
+from ds4proto.link.schedule import Schedule
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.broken_rules import RulesCheck
 from ds4proto.trace.diagnosis.check import Check, Scene
 from ds4proto.trace.diagnosis.connecting import ConnectingCheck
 from ds4proto.trace.diagnosis.connections import Connections
+from ds4proto.trace.diagnosis.cross import cross_findings
 from ds4proto.trace.diagnosis.finding import Finding, in_order
 from ds4proto.trace.diagnosis.giving_up import GivingUpCheck
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.identity import IdentityCheck
+from ds4proto.trace.diagnosis.logs import (
+    LogReader,
+    head_of,
+    is_log,
+    settings_findings,
+)
 from ds4proto.trace.diagnosis.pipeline import PipelineCheck
-from ds4proto.trace.diagnosis.rdma import RdmaCheck
+from ds4proto.trace.diagnosis.rdma import RdmaCheck, roce_findings
 from ds4proto.trace.diagnosis.routes import RouteCheck
 from ds4proto.trace.diagnosis.tensor import TensorCheck
 from ds4proto.trace.diagnosis.tp_answers import TpAnswersCheck
@@ -24,6 +32,7 @@ from ds4proto.trace.diagnosis.tp_ending import TpEndingCheck
 from ds4proto.trace.diagnosis.tp_gates import Pairs
 from ds4proto.trace.diagnosis.transport import TransportCheck
 from ds4proto.trace.diagnosis.values import ValuesCheck, flush_look
+from ds4proto.trace.roce import decode_roce
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.tcp_events import StreamEvent
 
@@ -80,7 +89,7 @@ class Examiner:
             RouteCheck(scene),
             IdentityCheck(scene),
             ConnectingCheck(scene, self.connections),
-            RulesCheck(scene, self.connections, self.pairs),
+            RulesCheck(scene, self.connections, self.pairs, self.pipelines),
             RdmaCheck(scene),
             ValuesCheck(scene),
             self._transport,
@@ -105,8 +114,19 @@ class Examiner:
         return in_order(f for check in self.checks for f in check.findings())
 
 
-def examine(files: Iterable[str | PathLike[str]]) -> Diagnosis:
-    """Read captures and logs to their ends, and say what they show.
+def examine(
+    files: Iterable[str | PathLike[str]], *, schedule: Schedule | None = None
+) -> Diagnosis:
+    """Read captures and logs to their ends, and say what they show, alone and together.
+
+    Parameters
+    ----------
+    files : iterable of paths
+        Captures, proxy records and runtime traces (pcap, pcapng), RoCE captures, and
+        plain logs of ds4 processes, told apart by their first bytes.
+    schedule : Schedule, optional
+        Gives the gate numbers in logs their places; else a hello among the captures,
+        or the log itself.
 
     Raises
     ------
@@ -114,8 +134,23 @@ def examine(files: Iterable[str | PathLike[str]]) -> Diagnosis:
         Where a file cannot be opened.
     """
     found = Diagnosis()
-    for name in files:
-        found.findings += _one(str(name), found)
+    names = [str(name) for name in files]
+    logs = [LogReader(name) for name in names if is_log(head_of(name))]
+    texts = {log.file for log in logs}
+    captures = [_read(name, found) for name in names if name not in texts]
+    for capture in captures:
+        found.findings += capture.findings()
+        if capture.decoder.packet_counts.get("udp"):
+            found.findings += _roce(capture, captures, found)
+    for log in logs:
+        log.read()
+        given = schedule or _schedule_in(captures)
+        found.findings += log.findings(given)
+        found.frames += log.understood
+    if len(logs) > 1:
+        found.findings += settings_findings(logs)
+    if len(captures) > 1:
+        found.findings += cross_findings(captures)
     found.findings = in_order(found.findings)
     return found
 
@@ -131,12 +166,45 @@ def diagnose(files: Iterable[str | PathLike[str]]) -> list[Finding]:
     return examine(files).findings
 
 
-def _one(name: str, found: Diagnosis) -> Iterator[Finding]:
+def _read(name: str, found: Diagnosis) -> Examiner:
     examiner = Examiner(name)
     try:
         for row in examiner.decoder:
             examiner.add(row)
     except ValueError as error:
         found.unreadable[name] = str(error)
+    info = examiner.decoder.info
+    if info.truncated and name not in found.unreadable:
+        found.unreadable[name] = (
+            f"the file ends inside a record at file offset {info.truncated_at}; what "
+            "came before is judged"
+        )
+    elif info.marked_complete is False and name not in found.unreadable:
+        found.unreadable[name] = (
+            "the recording was broken off: its mark of completeness is missing"
+        )
     found.frames += examiner.frames
-    yield from examiner.findings()
+    return examiner
+
+
+def _roce(
+    capture: Examiner, captures: Sequence[Examiner], found: Diagnosis
+) -> Iterator[Finding]:
+    """Read the RDMA packets of a capture, with the control stream of any."""
+    pairs = [one for one in (capture, *captures) if one.pairs.runs]
+    control = pairs[0].file if pairs else None
+    try:
+        report = decode_roce(control, capture.file)
+    except ValueError as error:
+        found.unreadable.setdefault(capture.file, str(error))
+        return
+    found.frames += sum(report.packets.values())
+    yield from roce_findings(report, capture.file)
+
+
+def _schedule_in(captures: Sequence[Examiner]) -> Schedule | None:
+    for capture in captures:
+        for run in capture.pairs.runs.values():
+            if run.schedule is not None:
+                return run.schedule
+    return None

@@ -140,6 +140,7 @@ class Pipelines:
 
     def __init__(self) -> None:
         self.runs: dict[int, PipelineRun] = {}
+        self.crossed: set[tuple[int, int]] = set()
         self._open: OrderedDict[tuple[int, int], Asked] = OrderedDict()
         self._early: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
 
@@ -194,6 +195,8 @@ class Pipelines:
         key = (row.stream, int(f["request"]))
         early = self._early.pop(key, None)
         if early is not None and early.last_packet > row.first_packet:
+            if len(self.crossed) < _MOST_OPEN:
+                self.crossed.add(key)
             return  # captured behind its answer; the two crossed within the kernel
         if key not in self._open:
             hop.open += 1

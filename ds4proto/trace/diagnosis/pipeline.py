@@ -144,7 +144,7 @@ class PipelineCheck:
         if not phase.timed or before.median < 4 * max(expected, 0.001):
             return
         yield Finding(
-            "pipeline.slow-coordinator", "warning", "possible",
+            "pipeline.slow-coordinator", "note", "possible",
             f"{hop.name}, {mode}: {ms(before.median)} pass between an answer and the "
             f"next request, where {hop.dst} computes {hop.count_layers} layers in "
             f"{ms(phase.evaluation.median)}: the coordinator's {own} layers, its "

@@ -21,6 +21,7 @@ Rank = Literal["leader", "worker"]
 RANKS: Final[tuple[Rank, Rank]] = ("leader", "worker")
 OTHER: Final[dict[str, Rank]] = {"leader": "worker", "worker": "leader"}
 _MOST_OPEN: Final = 16_384
+_PRINTS: Final = 16
 _EVALS: Final = frozenset({"EVAL", "GLM_MTP"})
 
 
@@ -74,14 +75,19 @@ class PairRun:
     bulk: int = 0
     control: int = -1
     data: int = -1
+    ports: tuple[str, str] = ("", "")
+    first_partials: dict[tuple[str, int, str], str] = field(default_factory=dict)
 
     @property
     def schedule(self) -> Schedule | None:
         """The schedule that the hello announces."""
-        fields = self.hello.get("leader") or self.hello.get("worker")
-        if not fields or "n_layer" not in fields:
-            return None
-        return Schedule.from_hello(fields)
+        fields = self.words
+        return Schedule.from_hello(fields) if "n_layer" in fields else None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Fields of the leader's hello, of the worker's without it, or none."""
+        return self.hello.get("leader") or self.hello.get("worker") or {}
 
     @property
     def handshake(self) -> bool:
@@ -115,6 +121,8 @@ class Pairs:
             if rank in run.hello and row.src_role.endswith("worker"):
                 rank = "worker"
             run.hello.setdefault(rank, row.fields)
+            ends = sorted((row.src.rpartition(":")[2], row.dst.rpartition(":")[2]))
+            run.ports = (ends[0], ends[1])
             run.hello_rows.setdefault(rank, row)
         elif row.type in _EVALS:
             self._end_token(run, row.first_time)
@@ -137,6 +145,8 @@ class Pairs:
         run.gate_bytes += row.length
         run.last_gate = row
         key = (row.type, int(row.fields.get("seq", 0)))
+        if row.payload is not None and len(run.first_partials) < _PRINTS:
+            run.first_partials[*key, row.src_role] = row.payload.hash
         first = run.open.get(key)
         if first is None or first.direction == row.direction:
             run.open[key] = row

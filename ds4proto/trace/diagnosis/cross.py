@@ -1,0 +1,55 @@
+"""What several recordings say together: both sides of one run, or one prompt twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Final
+
+from ds4proto.trace.diagnosis.both_sides import align, same_run
+from ds4proto.trace.diagnosis.compare import Difference, first_difference, parting
+from ds4proto.trace.diagnosis.finding import Finding
+
+if TYPE_CHECKING:
+    from ds4proto.trace.diagnosis.front import Examiner
+
+__all__ = ["cross_findings"]
+
+_MOST: Final = 6
+"""Recordings that are compared with each other."""
+
+
+def cross_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
+    """Answer from all pairs of recordings that belong together."""
+    both: set[tuple[int, int]] = set()
+    few = captures[:_MOST]
+    for (i, one), (j, two) in combinations(enumerate(few), 2):
+        for first in one.pairs.runs.values():
+            for second in two.pairs.runs.values():
+                if same_run(first, second):
+                    both.add((i, j))
+                    files = one.file, two.file
+                    yield from align(files, (first.number, second.number))
+    found: dict[tuple[int, int], Difference | int] = {}
+    for (i, one), (j, two) in combinations(enumerate(few), 2):
+        if (i, j) not in both and _kinds(one) & _kinds(two):
+            run = next(iter(one.pairs.runs.values()), None)
+            n_embd = int(run.words.get("n_embd", 0)) if run is not None else 0
+            schedule = run.schedule if run is not None else None
+            found[i, j] = first_difference(one.file, two.file, n_embd, schedule)
+    for (i, j), difference in found.items():
+        control = next(
+            (other for pair, other in found.items() if pair != (i, j) and i in pair),
+            None,
+        )
+        yield from parting((few[i].file, few[j].file), difference, control)
+
+
+def _kinds(capture: Examiner) -> set[str]:
+    """Return which protocols of a capture have payloads to compare."""
+    kinds = set()
+    if any(run.pairs for run in capture.pairs.runs.values()):
+        kinds.add("DS4T")
+    if capture.pipelines.runs:
+        kinds.add("DS4D")
+    return kinds
