@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ds4proto.schema.dsv4 import layer_tensors
+from ds4proto.schema.dsv4 import Tensor, layer_tensors
 from ds4proto_runtime.engines.base import Shape
 
 _UNITS: Final = {
@@ -154,12 +154,27 @@ def shard_size(shape: Shape, layers: Sequence[int], tokens: int) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor.layer in layers)
 
 
+def span_tensors(shape: Shape, pos: int, tokens: int) -> list[Tensor]:
+    """Return what a span holds of every layer, in order (DS4D-OURS-11).
+
+    The tensors of a saved session, with the rows of the span alone; compressor states
+    are those behind it.
+    """
+    rows = [(pos + tokens) // r - pos // r if r else 0 for r in shape.ratios]
+    values: Mapping[str, Any] = {
+        "head_dim": shape.head_dim,
+        "indexer_head_dim": shape.indexer_head_dim,
+        "raw_live": min(tokens, shape.raw_window),
+        "n_comp": tuple(rows),
+        "n_index_comp": tuple(
+            count if ratio == 4 else 0
+            for count, ratio in zip(rows, shape.ratios, strict=True)
+        ),
+    }
+    return layer_tensors(values, shape.ratios)
+
+
 def span_size(shape: Shape, layers: Sequence[int], pos: int, tokens: int) -> int:
-    """Return the bytes that a span adds to the KV of some layers (DS4D-OURS-11)."""
-    total = 0
-    for layer in layers:
-        ratio = shape.ratios[layer]
-        more = (pos + tokens) // ratio - pos // ratio if ratio else 0
-        total += 4 * shape.head_dim * (min(tokens, shape.raw_window) + more)
-        total += 4 * shape.indexer_head_dim * (more if ratio == 4 else 0)
-    return total
+    """Return the bytes that a span takes for some layers (DS4D-OURS-11)."""
+    found = span_tensors(shape, pos, tokens)
+    return sum(tensor.nbytes for tensor in found if tensor.layer in layers)

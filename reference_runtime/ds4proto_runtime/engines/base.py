@@ -175,15 +175,20 @@ class KvSpans(Protocol):
     def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
         """Return what a layer keeps of the last ``count`` tokens, ``pos`` being first.
 
-        Raw rows, then compressed, then indexer rows.
+        The tensors of ``kv_export`` with the rows of these tokens alone.
         """
 
     def kv_extend(
-        self, session: Session, layer: int, pos: int, count: int, data: F32
+        self,
+        session: Session,
+        layer: int,
+        pos: int,
+        count: int,
+        tensors: Sequence[F32],
     ) -> None:
-        """Take such rows behind ``pos`` tokens; at 0 the layer starts anew.
+        """Take such tensors behind ``pos`` tokens; at 0 the layer starts anew.
 
-        The caller has checked their size, and lists the tokens.
+        The caller has checked their sizes, and lists the tokens.
         """
 
 

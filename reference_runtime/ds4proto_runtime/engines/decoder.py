@@ -387,10 +387,15 @@ class DecoderEngine:
         return memoryview(rows.cpu().numpy().tobytes())
 
     def kv_extend(
-        self, session: Session, layer: int, pos: int, count: int, data: F32
+        self,
+        session: Session,
+        layer: int,
+        pos: int,
+        count: int,
+        tensors: Sequence[F32],
     ) -> None:
         """Take such rows; what lies behind them is never read."""
-        both = torch.from_numpy(data.reshape(count, -1).copy()).to(self._device)
+        both = torch.from_numpy(np.array(tensors[0], np.float32)).to(self._device)
         cache: _Cache = session.state[layer]
         for rows, part in zip(
             (cache.keys, cache.values), both.chunk(2, 1), strict=True

@@ -27,7 +27,12 @@ from ds4proto_runtime.engines.base import (
 )
 from ds4proto_runtime.engines.decoder import PRIVATE_MODEL_ID, halves
 from ds4proto_runtime.engines.v4_parts import Joint, join
-from ds4proto_runtime.engines.v4_state import export_layer, import_layer, row_counts
+from ds4proto_runtime.engines.v4_state import (
+    export_layer,
+    extend_layer,
+    import_layer,
+    row_counts,
+)
 from ds4proto_runtime.engines.v4_weights import Source, fill, from_gguf, seeded
 
 _RATES: Final = {
@@ -276,3 +281,25 @@ class DeepseekV4Engine:
         """Take the tensors of a layer."""
         cache = session.state.layers[layer]
         import_layer(cache, self.shape, layer, len(tokens), rows, tensors)
+
+    def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
+        """Return the rows of ``count`` tokens, and the states behind them."""
+        cache, live = session.state.layers[layer], min(count, self.shape.raw_window)
+        span = (pos, pos + count)
+        return b"".join(export_layer(cache, self.shape, layer, live, span))
+
+    def kv_extend(
+        self,
+        session: Session,
+        layer: int,
+        pos: int,
+        count: int,
+        tensors: Sequence[F32],
+    ) -> None:
+        """Add such rows to a layer, and take its states."""
+        from transformers import DynamicCache
+
+        held = session.state.layers[layer] if pos else None
+        fresh = DynamicCache(config=self.config).layers[layer]
+        extend_layer(held, fresh, self.shape, layer, (pos, pos + count), tensors)
+        session.state.layers[layer] = fresh

@@ -191,17 +191,21 @@ class ToyEngine:
 
     def kv_export(self, session: Session, layer: int) -> Iterable[Buf]:
         """Yield the tensors of a layer; compressor states are zero in this model."""
-        state: _Layer = session.state[layer]
         live = self.shape.raw_live(len(session.tokens))
+        return self._tensors(session.state[layer], layer, live, slice(None))
+
+    def _tensors(
+        self, state: _Layer, layer: int, live: int, rows: slice
+    ) -> Iterable[Buf]:
         yield from (row.tobytes() for row in state.raw[len(state.raw) - live :])
         ratio = RATIOS[layer]
         if not ratio:
             return
         twice = 2 if ratio == 4 else 1
-        yield from (row.tobytes() for row in state.compressed)
+        yield from (row.tobytes() for row in state.compressed[rows])
         yield bytes(2 * twice * twice * HEAD_DIM * ratio * 4)
         if ratio == 4:
-            yield from (row.tobytes() for row in state.indexer)
+            yield from (row.tobytes() for row in state.indexer[rows])
             yield bytes(2 * twice * twice * INDEX_DIM * ratio * 4)
 
     def kv_import(
@@ -225,28 +229,26 @@ class ToyEngine:
 
     def kv_span(self, session: Session, layer: int, pos: int, count: int) -> Buf:
         """Return what ``count`` tokens from ``pos`` on left in a layer."""
+        ratio = RATIOS[layer] or 1
+        rows = slice(pos // ratio, (pos + count) // ratio)
         state: _Layer = session.state[layer]
-        rows = state.raw[len(state.raw) - min(count, WINDOW) :]
-        ratio = RATIOS[layer]
-        if ratio:
-            rows = rows + state.compressed[pos // ratio : (pos + count) // ratio]
-        if ratio == 4:
-            rows = rows + state.indexer[pos // ratio : (pos + count) // ratio]
-        return b"".join(row.tobytes() for row in rows)
+        return b"".join(self._tensors(state, layer, min(count, WINDOW), rows))
 
     def kv_extend(
-        self, session: Session, layer: int, pos: int, count: int, data: F32
+        self,
+        session: Session,
+        layer: int,
+        pos: int,
+        count: int,
+        tensors: Sequence[F32],
     ) -> None:
         """Add such rows to a layer."""
         if not pos:
             session.state[layer] = _Layer()
         state: _Layer = session.state[layer]
-        raw, ratio = min(count, WINDOW), RATIOS[layer]
-        more = (pos + count) // ratio - pos // ratio if ratio else 0
-        rows = data[: (raw + more) * HEAD_DIM].reshape(-1, HEAD_DIM).copy()
-        state.raw = [*state.raw, *rows[:raw]][-WINDOW:]
+        state.raw = [*state.raw, *np.array(tensors[0])][-WINDOW:]
         state.first = pos + count - len(state.raw)
-        state.compressed += list(rows[raw:])
-        if ratio == 4:
-            index = data[(raw + more) * HEAD_DIM :].reshape(-1, INDEX_DIM)
-            state.indexer += list(index.copy())
+        if RATIOS[layer]:
+            state.compressed += list(np.array(tensors[1]))
+        if RATIOS[layer] == 4:
+            state.indexer += list(np.array(tensors[4]))

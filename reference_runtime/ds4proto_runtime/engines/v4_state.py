@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ds4proto.schema.problem import Buf
-from ds4proto_runtime.engines.base import F32, Shape
+from ds4proto_runtime.engines.base import F32, EngineError, Shape
 
 COMPRESSOR, INDEXER = "compressor", "indexer"
 
@@ -29,8 +29,13 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.detach().float().contiguous().cpu().numpy().tobytes())
 
 
-def export_layer(cache: Any, shape: Shape, layer: int, live: int) -> Iterator[Buf]:
-    """Yield the tensors of one layer; ``live`` raw rows, oldest first."""
+def export_layer(
+    cache: Any, shape: Shape, layer: int, live: int, span: tuple[int, int] | None = None
+) -> Iterator[Buf]:
+    """Yield the tensors of one layer; ``live`` raw rows, oldest first.
+
+    ``span`` limits the compressed and indexer rows to those of positions from, to.
+    """
     if live:
         yield _bytes(cache.keys[0, 0, -live:])
     ratio = shape.ratios[layer]
@@ -41,8 +46,9 @@ def export_layer(cache: Any, shape: Shape, layer: int, live: int) -> Iterator[Bu
         parts.append((INDEXER, shape.indexer_head_dim))
     for name, width in parts:
         rows = cache.compressed_kv[name]
-        if rows is not None and rows.shape[1]:
-            yield _bytes(rows[0])
+        own = slice(None) if span is None else slice(span[0] // ratio, span[1] // ratio)
+        if rows is not None and rows[:, own].shape[1]:
+            yield _bytes(rows[0, own])
         for buffer, overlap in (("buffer_kv", "overlap_kv"), ("buffer_gate",) * 2):
             kept = getattr(cache, buffer)[name]
             before = getattr(cache, "overlap_gate" if "gate" in buffer else overlap, {})
@@ -80,6 +86,49 @@ def import_layer(
     _fill(cache, COMPRESSOR, ratio, token_count, rows[0], given[1:4])
     if ratio == 4:
         _fill(cache, INDEXER, ratio, token_count, rows[1], given[4:7])
+
+
+def extend_layer(
+    cache: Any,
+    fresh: Any,
+    shape: Shape,
+    layer: int,
+    span: tuple[int, int],
+    tensors: Sequence[F32],
+) -> None:
+    """Fill a fresh cache with what an older one holds and the tensors of a span.
+
+    Raises
+    ------
+    EngineError
+        The older one (None at position 0) holds other rows than its position calls
+        for.
+    """
+    first, end = span
+    given = list(tensors)
+    given[0] = _joined(getattr(cache, "keys", None), given[0])[-shape.raw_live(end) :]
+    ratio = shape.ratios[layer]
+    counts = (0, 0)
+    if ratio:
+        held = getattr(cache, "compressed_kv", {COMPRESSOR: None, INDEXER: None})
+        given[1] = _joined(held[COMPRESSOR], given[1])
+        if ratio == 4:
+            given[4] = _joined(held[INDEXER], given[4])
+        counts = (len(given[1]), len(given[4]) if ratio == 4 else 0)
+        if counts[0] != end // ratio:
+            raise EngineError(
+                f"layer {layer} holds {counts[0]} compressed rows behind position"
+                f" {first}, {end // ratio} are due"
+            )
+    import_layer(fresh, shape, layer, end, counts, given)
+
+
+def _joined(before: Any, rows: F32) -> F32:
+    """Return rows of a cache, if there are any, with more behind them."""
+    if before is None or not before.numel():
+        return rows
+    flat = before.reshape(-1, rows.shape[1]).detach().float().cpu().numpy()
+    return np.concatenate((flat, rows))
 
 
 def _fill(

@@ -16,7 +16,7 @@ from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_private_frames import KV_INCREMENT
 from ds4proto.schema.problem import Buf
 from ds4proto_runtime.engines.base import Engine, EngineError, KvSpans, Session
-from ds4proto_runtime.handover import span_size
+from ds4proto_runtime.handover import span_tensors
 from ds4proto_runtime.pipeline.dialling import connect
 from ds4proto_runtime.pipeline.line import SLICE_S, now
 from ds4proto_runtime.pipeline.settings import SocketSettings
@@ -61,13 +61,20 @@ def extend(
         The size is not that of the span; nothing has been touched.
     """
     spans, size = spans_of(engine), memoryview(data).nbytes
-    sizes = [span_size(engine.shape, [layer], pos, count) for layer in layers]
-    if size != sum(sizes):
-        raise EngineError(text("DS4D-OURS-11", size, sum(sizes)))
-    flat, at = np.frombuffer(data, np.float32), 0
-    for layer, nbytes in zip(layers, sizes, strict=True):
-        spans.kv_extend(session, layer, pos, count, flat[at : at + nbytes // 4])
-        at += nbytes // 4
+    parts = [t for t in span_tensors(engine.shape, pos, count) if t.layer in layers]
+    due = sum(part.nbytes for part in parts)
+    if size != due:
+        raise EngineError(text("DS4D-OURS-11", size, due))
+    first = parts[0].offset if parts else 0
+    whole = np.frombuffer(data, np.float32)
+    for layer in layers:
+        arrays = []
+        for part in parts:
+            if part.layer == layer:
+                at = (part.offset - first) // 4
+                rows = whole[at : at + part.nbytes // 4]
+                arrays.append(rows.reshape(part.rows, part.width))
+        spans.kv_extend(session, layer, pos, count, arrays)
 
 
 def span_frame(

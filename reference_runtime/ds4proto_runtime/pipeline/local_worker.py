@@ -53,7 +53,7 @@ class Whole:
     held : dict
         By layer: tokens and their hash; a layer that lost its thread has none.
     received : dict
-        By first layer of a slice: KV bytes since position 0.
+        By first layer of a slice: KV bytes since position 0, or the last check.
     """
 
     session: Session
@@ -230,6 +230,7 @@ class LocalWorker:
             whole.logits = logits
             self._hold(whole)
             nbytes = sum(whole.received.values())
+            whole.received.clear()
         _answer(line, values["request"], kv_bytes=nbytes, waited=waited)
 
     def _await(self, whole: Whole, before: list[int], seconds: float) -> None:

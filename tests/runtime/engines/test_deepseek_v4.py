@@ -13,6 +13,8 @@ from ds4proto_runtime.engines.base import F32, EngineError, Gate, Session
 from ds4proto_runtime.engines.deepseek_v4 import DeepseekV4Engine
 from ds4proto_runtime.engines.v4_parts import Joint, join
 from ds4proto_runtime.engines.v4_weights import fill, seeded, tiny_config, write_gguf
+from ds4proto_runtime.handover import span_size
+from ds4proto_runtime.pipeline import kv_spans
 
 from ds4proto.schema.dsv4 import layer_tensors
 
@@ -193,3 +195,32 @@ def test_another_file_is_refused() -> None:
     path = Path(__file__).parents[2] / "data" / "tiny-moe-3m-q8_0.gguf"
     with pytest.raises(EngineError, match="reads files written by this package"):
         DeepseekV4Engine.from_file(path)
+
+
+@pytest.mark.parametrize("step", [1, 3, 16, 40])
+def test_spans_rebuild_a_session_bit_by_bit(
+    config: Any, whole: DeepseekV4Engine, step: int
+) -> None:
+    """Every state between two groups occurs: the ratios are 4 and 128."""
+    tokens = (TOKENS * 4)[:140]
+    far, here = whole.open(), whole.open()
+    for at in range(0, len(tokens), step):
+        span = tokens[at : at + step]
+        whole.run(far, whole.embed(span), span, at)
+        data = kv_spans.export(whole, far, whole.layers, at, len(span))
+        assert len(data) == span_size(whole.shape, whole.layers, at, len(span))
+        kv_spans.extend(whole, here, whole.layers, at, len(span), data)
+        here.tokens.extend(span)
+    for layer in whole.layers:
+        a, b = (b"".join(whole.kv_export(s, layer)) for s in (far, here))
+        assert a == b
+    rows = [whole.run(s, whole.embed(TOKENS[:5]), TOKENS[:5], 140) for s in (far, here)]
+    assert rows[0].tobytes() == rows[1].tobytes()
+
+
+def test_a_span_behind_other_rows_is_refused(whole: DeepseekV4Engine) -> None:
+    far, here = whole.open(), whole.open()
+    whole.run(far, whole.embed(TOKENS), TOKENS, 0)
+    data = kv_spans.export(whole, far, whole.layers, 20, 20)
+    with pytest.raises(EngineError, match="compressed rows behind position 20"):
+        kv_spans.extend(whole, here, whole.layers, 20, 20, data)
