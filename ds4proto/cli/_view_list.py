@@ -47,9 +47,9 @@ class FrameList(ScrollView, can_focus=True):
         """The cursor is on another frame."""
 
     def __init__(
-        self, store: RowStore, gates: Callable[[int], int | None], **choices: str
+        self, store: RowStore, gates: Callable[[int], int | None], *, id: str
     ) -> None:
-        super().__init__(**choices)
+        super().__init__(id=id)
         self._store = store
         self._gates = gates
         self.cursor = 0

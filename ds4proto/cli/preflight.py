@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -35,6 +35,7 @@ machines cross the link in the clear, the code does not.
 Examples:
   ds4proto preflight --plan cluster.toml
   ds4proto preflight --plan cluster.toml --propose
+  ds4proto preflight --plan cluster.toml --report html -o preflight.html
   ds4proto preflight --listen 10.0.0.1:7600 --allow-remote -- ./ds4 \\
       --role coordinator --layers 0:20 --listen 10.0.0.1 9000 -m flash.gguf
   ds4proto preflight --join 10.0.0.1:7600 --code CODE -- ./ds4 \\
@@ -63,6 +64,11 @@ where the other machine is lost; with --strict a warning counts as an error."""
 @click.option("--wait", type=DURATION, default=600.0, show_default="10m",
               help="How long to wait for the others.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 at warnings, too.")
+@click.option("--report", type=click.Choice(["html"]),
+              help="Write the outcome as one page instead of text.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE",
+              help="With --report: write here, whole or not at all; default: standard "
+              "output.")  # fmt: skip
 @json_option
 def cmd(
     command: tuple[str, ...],
@@ -77,9 +83,16 @@ def cmd(
     sessions: int,
     wait: float,
     strict: bool,
+    report: str | None,
+    output: str | None,
     as_json: bool,
 ) -> int:
     """Check a run before it starts."""
+    show = _Show(strict=strict, as_json=as_json, report=report, output=output)
+    if output is not None and report is None:
+        raise click.UsageError("-o goes with --report html")
+    if report is not None and (as_json or proposing):
+        raise click.UsageError("--report goes without --json and without --propose")
     if plan_file is not None:
         if command or target is not None:
             raise click.UsageError("--plan goes without --join and without a command")
@@ -88,7 +101,7 @@ def cmd(
         plan = read_plan(plan_file)
         if proposing:
             return _propose(plan, as_json=as_json)
-        return _judge(plan, strict=strict, as_json=as_json)
+        return _judge(plan, show)
     if proposing:
         raise click.UsageError("--propose needs --plan FILE")
     if not command:
@@ -124,7 +137,7 @@ def cmd(
                 wait=wait,
                 say=_say,
             )
-    return _live(outcome, strict=strict, as_json=as_json)
+    return _live(outcome, show)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -148,40 +161,60 @@ def _join(
     return join(address, mine, code, wait=wait)
 
 
-def _live(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
+class _Show(NamedTuple):
+    """How an outcome is shown, and what of it fails the command."""
+
+    strict: bool
+    as_json: bool
+    report: str | None
+    output: str | None
+
+    def document(self, document: dict[str, Any]) -> bool:
+        """Write the outcome as a document where one was asked for; say whether."""
+        if self.as_json:
+            write_json(document)
+        elif self.report is not None:
+            from ds4proto.preflight.report_html import as_html
+            from ds4proto.trace.output import output_file
+
+            with output_file(self.output) as stream:
+                stream.write(as_html(document).encode("utf-8", "backslashreplace"))
+            if self.output not in (None, "-"):
+                _say(f"{document['verdict']}; wrote {self.output}")
+        return self.as_json or self.report is not None
+
+    def status(self, findings: list[Finding]) -> int:
+        """Return the exit status."""
+        bad = {"error", "warning"} if self.strict else {"error"}
+        failed = any(finding.severity in bad for finding in findings)
+        return ExitCode.FAILED if failed else ExitCode.PASSED
+
+
+def _live(outcome: Outcome, show: _Show) -> int:
     from ds4proto.preflight.widths import which_pays
 
     speeds = [link.to_gbit for link in outcome.links]
     lines = which_pays(outcome.case, min(speeds)) if speeds else []
-    if as_json:
-        write_json({**outcome.document(), "widths": lines})
-    else:
-        from ds4proto.cli._preflight_tables import show, show_links
+    if not show.document({**outcome.document(), "widths": lines}):
+        from ds4proto.cli._preflight_tables import show as show_text
+        from ds4proto.cli._preflight_tables import show_links
 
         show_links(outcome.links, outcome.gathered, lines, stdout())
-        show(outcome.case, outcome.findings, stdout())
-    return _status(outcome.findings, strict=strict)
+        show_text(outcome.case, outcome.findings, stdout())
+    return show.status(outcome.findings)
 
 
-def _status(findings: list[Finding], *, strict: bool) -> int:
-    bad = {"error", "warning"} if strict else {"error"}
-    failed = any(finding.severity in bad for finding in findings)
-    return ExitCode.FAILED if failed else ExitCode.PASSED
-
-
-def _judge(plan: Plan, *, strict: bool, as_json: bool) -> int:
+def _judge(plan: Plan, show: _Show) -> int:
     from ds4proto.preflight.case import make_case
     from ds4proto.preflight.report import document
     from ds4proto.preflight.rules import judge
 
     findings, case = judge(plan), make_case(plan)
-    if as_json:
-        write_json(document(case, findings))
-    else:
-        from ds4proto.cli._preflight_tables import show
+    if not show.document(document(case, findings)):
+        from ds4proto.cli._preflight_tables import show as show_text
 
-        show(case, findings, stdout())
-    return _status(findings, strict=strict)
+        show_text(case, findings, stdout())
+    return show.status(findings)
 
 
 def _propose(plan: Plan, *, as_json: bool) -> int:

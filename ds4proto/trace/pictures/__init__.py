@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ds4proto.trace.pictures.collecting import Collector
     from ds4proto.trace.pictures.drawing import Drawn, draw
+    from ds4proto.trace.pictures.findings import remarks_of
     from ds4proto.trace.pictures.heads import HeadDecoder, watch_heads
-    from ds4proto.trace.pictures.model import Picture, Remark
+    from ds4proto.trace.pictures.model import Picture, Place, Remark
     from ds4proto.trace.pictures.page import write_html
     from ds4proto.trace.pictures.png import write_png
     from ds4proto.trace.pictures.qlog import QlogWriter
@@ -22,9 +23,11 @@ _HOMES = {
     "Drawn": "drawing",
     "HeadDecoder": "heads",
     "Picture": "model",
+    "Place": "model",
     "QlogWriter": "qlog",
     "Remark": "model",
     "draw": "drawing",
+    "remarks_of": "findings",
     "watch_heads": "heads",
     "write_html": "page",
     "write_png": "png",
@@ -35,9 +38,11 @@ __all__ = [
     "Drawn",
     "HeadDecoder",
     "Picture",
+    "Place",
     "QlogWriter",
     "Remark",
     "draw",
+    "remarks_of",
     "watch_heads",
     "write_html",
     "write_png",

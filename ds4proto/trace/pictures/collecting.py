@@ -60,7 +60,9 @@ class Collector:
         self._types: dict[str, int] = {}
         self._type_frames: Counter[str] = Counter()
         self._type_bytes: Counter[str] = Counter()
-        self._times = {name: array("d") for name in ("time", "first", "length")}
+        self._times = {
+            name: array("d") for name in ("time", "first", "length", "offset")
+        }
         self._codes = {
             name: array("I")
             for name in ("stream", "packet", "first_packet", "type", "source", "target")
@@ -161,6 +163,7 @@ class Collector:
         times["time"].append(row.time)
         times["first"].append(row.first_time)
         times["length"].append(row.length)
+        times["offset"].append(row.stream_offset)
         codes["stream"].append(row.stream)
         codes["packet"].append(row.last_packet)
         codes["first_packet"].append(row.first_packet)

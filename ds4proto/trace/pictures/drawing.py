@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,11 @@ from ds4proto.pcap.types import CaptureError
 from ds4proto.printable import printable
 from ds4proto.trace.cut import Selection
 from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.front import Examiner
+from ds4proto.trace.diagnosis.values import flush_look
 from ds4proto.trace.output import output_file
 from ds4proto.trace.pictures.collecting import Collector
+from ds4proto.trace.pictures.findings import remarks_of
 from ds4proto.trace.pictures.heads import HEAD_BYTES, watch_heads
 from ds4proto.trace.pictures.model import FRAMES, Picture, Remark
 from ds4proto.trace.pictures.page import HEADERS_ONLY, PRIVATE, REDACTED, write_page
@@ -26,6 +29,7 @@ from ds4proto.trace.pictures.qlog import QlogWriter
 from ds4proto.trace.redact import Redactor, head_size
 from ds4proto.trace.rewriting import rewrite
 from ds4proto.trace.rows import FrameRow
+from ds4proto.trace.sinks import PayloadMode
 from ds4proto.trace.stats import CaptureStats
 
 __all__ = ["Drawn", "Privacy", "draw", "safe_source"]
@@ -89,8 +93,7 @@ def draw(
     html: str | None = None,
     png: str | None = None,
     qlog: str | None = None,
-    findings: Callable[[], list[Remark]] = list,
-    also: Callable[[FrameRow], None] | None = None,
+    findings: Sequence[Remark] | None = None,
     where: Callable[[FrameRow], bool] | None = None,
     privacy: Privacy = "",
     head_bytes: int = HEAD_BYTES,
@@ -105,10 +108,8 @@ def draw(
         Path of a capture, or ``-``.
     html, png, qlog : str, optional
         The page, the folder of PNG files, the qlog-style file.
-    findings : callable
-        Asked for findings when all rows have passed.
-    also : callable, optional
-        Sees every row, so that findings may come of the same pass.
+    findings : sequence of Remark, optional
+        Findings to list; without them the capture is diagnosed in the same pass.
     where : callable, optional
         Only rows that meet it are drawn.
     privacy : {"", "redact", "headers-only"}
@@ -143,9 +144,13 @@ def draw(
         log = stack.enter_context(output_file(qlog, "--qlog")) if qlog else None
         events = QlogWriter(log, printable(title)) if log is not None else None
         # zeroed values are no values: with them gone there is nothing to summarise
-        payload: Literal["none", "summary"] = "none" if privacy else "summary"
+        payload: PayloadMode = "none" if privacy else flush_look
         capture = CaptureDecoder(name, payload=payload, dialect=dialect)
-        heads = watch_heads(capture, head_bytes, payload=payload, dialect=dialect)
+        examiner = None if findings is not None else Examiner(source, capture)
+        heads = watch_heads(
+            capture, head_bytes, payload=payload, dialect=dialect,
+            on_event=None if examiner is None else examiner.saw,
+        )  # fmt: skip
         runs = heads.runs
 
         def gates(run: int) -> int | None:
@@ -158,8 +163,8 @@ def draw(
             for row in capture:
                 head = heads.take(row)
                 stats.add(row)
-                if also is not None:
-                    also(row)
+                if examiner is not None:
+                    examiner.add(row)
                 if where is not None and not where(row):
                     continue
                 collector.add(row, head)
@@ -174,7 +179,11 @@ def draw(
         report = stats.report()
         picture = collector.picture(
             title=title,
-            remarks=[*findings(), *collector.remarks(), *_said(report)],
+            remarks=[
+                *(findings or ()),
+                *(remarks_of(examiner.findings(), source) if examiner else ()),
+                *_said(report),
+            ],
             summary=_summary(report),
             notes=_notes(report, damage, privacy, head_bytes),
         )
@@ -224,11 +233,6 @@ def _said(report: dict[str, Any]) -> list[Remark]:
     for one in report["connections"]:
         ends = f"connection {one['stream']}, {one['a']} to {one['b']}"
         found += [Remark("note", printable(f"{ends}: {note}")) for note in one["notes"]]
-    found += [
-        Remark("warning", f"the capture lacks {count} bytes ({reason})")
-        for reason, count in report["gaps"].items()
-        if reason == "lost"
-    ]
     return found
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ds4proto.printable import printable
 
-__all__ = ["FORMAT", "FRAMES", "SEVERITIES", "Picture", "Remark"]
+__all__ = ["FORMAT", "FRAMES", "SEVERITIES", "Picture", "Place", "Remark"]
 
 FORMAT: Final = 1
 FRAMES: Final = 150_000
@@ -16,6 +16,25 @@ FRAMES: Final = 150_000
 
 
 SEVERITIES: Final = ("error", "warning", "note")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a frame is: by connection, direction and offset there is one alone.
+
+    Attributes
+    ----------
+    stream : int
+    direction : {"a>b", "b>a"}
+    offset : int
+        In its direction of the stream.
+    packet : int
+        For the reader.
+    """
+
+    stream: int
+    direction: str
+    offset: int
+    packet: int
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -30,8 +49,8 @@ class Remark(msgspec.Struct, frozen=True):
     evidence : tuple of str
         Numbers and places that prove it.
     next_step : str
-    packets : tuple of int
-        Packets that complete the frames which prove it; the page leads there.
+    places : tuple of Place
+        Frames that prove it; the page leads there.
     """
 
     severity: str
@@ -39,7 +58,7 @@ class Remark(msgspec.Struct, frozen=True):
     confidence: str = ""
     evidence: tuple[str, ...] = ()
     next_step: str = ""
-    packets: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
 
     def printable(self) -> Remark:
         """Return it without characters that steer who shows it."""
@@ -49,7 +68,7 @@ class Remark(msgspec.Struct, frozen=True):
             printable(self.confidence),
             tuple(map(printable, self.evidence)),
             printable(self.next_step),
-            self.packets,
+            self.places,
         )
 
 
@@ -67,7 +86,8 @@ class Picture(msgspec.Struct, frozen=True):
         Lanes: ``run``, ``role``, ``address``, ``name``.
     frames : dict
         Columns, one value a frame held: ``time``, ``first``, ``length``, ``type``,
-        ``source``, ``target``, ``stream``, ``packet``, ``first_packet``, ``flags``.
+        ``source``, ``target``, ``stream``, ``offset``, ``packet``, ``first_packet``,
+        ``flags``.
     details : list of bytes
         zlib'd JSON of 1,000 frames each: [line, fields, problems, head in hex].
     spans : list of list

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ds4proto.trace.pictures.model import Remark
+from ds4proto.trace.pictures.model import Place, Remark
 from ds4proto.trace.rows import FrameRow
 
-__all__ = ["Oddity"]
+__all__ = ["Oddity", "place_of"]
 
-_PACKETS: Final = 8
+_PLACES: Final = 8
 
 
 class Oddity:
@@ -19,15 +19,15 @@ class Oddity:
         self.severity, self.text = severity, text
         self.count = 0
         self.bytes = 0
-        self.packets: list[int] = []
+        self.places: list[Place] = []
         self.at: list[str] = []
 
     def add(self, row: FrameRow) -> None:
         """Count a row."""
         self.count += 1
         self.bytes += row.length
-        if len(self.packets) < _PACKETS:
-            self.packets.append(row.last_packet)
+        if len(self.places) < _PLACES:
+            self.places.append(place_of(row))
             self.at.append(f"{row.time:.6f} s")
 
     def remark(self, name: str) -> Remark:
@@ -39,5 +39,10 @@ class Oddity:
         seen = ", ".join(self.at[:3]) + (", ..." if self.count > 3 else "")
         return Remark(
             self.severity, text, evidence=(f"{name}, at {seen}",),
-            packets=tuple(self.packets),
+            places=tuple(self.places),
         )  # fmt: skip
+
+
+def place_of(row: FrameRow) -> Place:
+    """Return where a row is."""
+    return Place(row.stream, row.direction, row.stream_offset, row.first_packet)

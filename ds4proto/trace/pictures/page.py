@@ -27,7 +27,17 @@ from ds4proto.trace.pictures.model import FRAMES, Picture, Remark
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.text import size_text
 
-__all__ = ["HEADERS_ONLY", "PRIVATE", "REDACTED", "render", "write_html", "write_page"]
+__all__ = [
+    "HEADERS_ONLY",
+    "PRIVATE",
+    "REDACTED",
+    "render",
+    "source_hash",
+    "template",
+    "themed",
+    "write_html",
+    "write_page",
+]
 
 PRIVATE: Final = (
     "This page holds token ids and bytes of a capture: prompts and answers can be read "
@@ -130,8 +140,8 @@ def render(picture: Picture, warning: str) -> Iterator[str]:
         details=(base64.b64encode(block).decode() for block in picture.details),
         style=style,
         script=script,
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hash=source_hash(style),
+        script_hash=source_hash(script),
         warning=warning,
     )
 
@@ -168,7 +178,8 @@ def _columns(frames: dict[str, Any]) -> tuple[str, list[list[Any]]]:
     return base64.b64encode(data).decode(), table
 
 
-def _hash(text: str) -> str:
+def source_hash(text: str) -> str:
+    """Return what a content security policy names a style or a script by."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
@@ -176,16 +187,36 @@ def _hash(text: str) -> str:
 @cache
 def _parts() -> tuple[str, str]:
     folder = files("ds4proto.trace.pictures") / "parts"
-    style = (folder / "page.css").read_text(encoding="utf-8")
+    style = themed((folder / "page.css").read_text(encoding="utf-8"))
     body = "".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     return style, f"(function () {{\n'use strict';\n{body}}})();\n"
 
 
-@cache
-def _template() -> Any:
+def themed(style: str) -> str:
+    """Return a style sheet behind the project's colours, light and dark.
+
+    A page is dark where its reader's system is; a script may say otherwise in the
+    attribute ``data-theme`` of the root.
+    """
+    folder = files("ds4proto.trace.pictures") / "parts"
+    light = (folder / "light.css").read_text(encoding="utf-8")
+    dark = (folder / "dark.css").read_text(encoding="utf-8")
+    return (
+        f":root {{\n{light}}}\n"
+        "@media (prefers-color-scheme: dark) {\n"
+        f':root:not([data-theme="light"]) {{\n{dark}}}\n}}\n'
+        f':root[data-theme="dark"] {{\n{dark}}}\n{style}'
+    )
+
+
+def template(text: str) -> Any:
+    """Return a template that escapes all it is given."""
     from jinja2 import Environment, StrictUndefined
 
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
+
+
+@cache
+def _template() -> Any:
     folder = files("ds4proto.trace.pictures") / "parts"
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    text = (folder / "page.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return template((folder / "page.html.j2").read_text(encoding="utf-8"))

@@ -46,6 +46,8 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == self._inside:
             self._inside = ""
+        elif tag in ("td", "th", "dt", "dd"):
+            self.text += " "
 
     def handle_data(self, data: str) -> None:
         if self._inside == "script":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from pathlib import Path
 
 import jsonschema
@@ -97,8 +96,7 @@ def test_every_row_is_an_event_of_a_file_that_keeps_the_schema(
         assert [p["clause"] for p in event["data"]["problems"]] == [
             problem.clause for problem in row.problems
         ]
-    first = event_span = events[-1]["data"]["first_byte"]
-    assert event_span == first <= events[-1]["time"]
+    assert all(event["data"]["first_byte"] <= event["time"] for event in events)
 
 
 def test_events_are_written_as_they_come(tmp_path: Path) -> None:
@@ -150,5 +148,4 @@ def test_pictures_go_into_a_folder_and_leave_no_remains(tmp_path: Path) -> None:
 def test_labels_of_a_peer_are_no_formulas(tmp_path: Path) -> None:
     picture = draw(str(THREE), html=str(tmp_path / "x.html")).picture
     picture.nodes[0]["name"] = r"$\frac{$ " + "x" * 500
-    assert re.search(r"\$", picture.nodes[0]["name"])
     assert write_png(str(tmp_path / "png"), picture)

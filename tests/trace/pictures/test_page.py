@@ -14,8 +14,9 @@ import pytest
 from ds4proto.pcap import Endpoint, PcapWriter, TcpConversation
 from ds4proto.testing import captures_dir
 from ds4proto.trace import decode
-from ds4proto.trace.pictures import Remark, draw, write_html
-from ds4proto.trace.pictures.collecting import PROBLEM, UNDECODED_FLAG
+from ds4proto.trace.diagnosis import Evidence, Finding
+from ds4proto.trace.pictures import Place, Remark, draw, remarks_of, write_html
+from ds4proto.trace.pictures.collecting import PROBLEM, REVERSE, UNDECODED_FLAG
 from ds4proto.trace.pictures.heads import HEAD_BYTES
 from ds4proto.trace.redact import head_size
 from ds4proto.trace.tcp import read_streams
@@ -143,8 +144,8 @@ def hostile_capture(folder: Path) -> Path:
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     path = hostile_capture(tmp_path)
     target = tmp_path / "page.html"
-    remark = Remark("warning", HOSTILE, HOSTILE, (HOSTILE,), HOSTILE, (7,))
-    drawn = draw(str(path), html=str(target), findings=lambda: [remark])
+    remark = Remark("warning", HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
+    drawn = draw(str(path), html=str(target), findings=[remark])
     assert drawn.picture.summary["frames"] == 4
     page = Page(target)
     assert "onerror=alert(1)" in str(page.details)  # the attack did arrive
@@ -237,17 +238,41 @@ def test_the_same_capture_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_findings_lead_to_their_frames(tmp_path: Path) -> None:
     page = page_of(PROBES, tmp_path)
-    rows = list(decode(PROBES))
-    clauses = {p.clause for row in rows for p in row.problems}
+    clauses = {p.clause for row in decode(PROBES) for p in row.problems}
     assert len(clauses) >= 3
-    assert all(clause in page.text for clause in clauses)
-    jumps = {
-        int(attrs["data-packet"] or 0)
-        for tag, attrs in page.tags
-        if tag == "button" and "data-packet" in attrs
-    }
+    assert any(clause in page.text for clause in clauses)
+    columns = page.columns
+    places = set(
+        zip(
+            columns["stream"].tolist(),
+            (columns["flags"] & REVERSE != 0).tolist(),
+            columns["offset"].tolist(),
+            strict=True,
+        )
+    )
+    assert len(places) == len(columns["time"])  # each place is that of one frame
+    jumps = [attrs for tag, attrs in page.tags if attrs.get("class") == "jump"]
     assert jumps
-    assert jumps <= set(page.columns["packet"].tolist())
+    for attrs in jumps:
+        stream, back = int(attrs["data-stream"] or 0), attrs["data-back"] == "1"
+        assert (stream, back, float(attrs["data-offset"] or -1)) in places
+
+
+def test_evidence_of_a_finding_is_a_place_in_its_own_file_alone() -> None:
+    mine = Evidence("a.pcap", 1, "b>a", 7, 822, 100, "DS4D.WORK", 0.5, text="late")
+    other = Evidence("b.log", line=3, text="timeout")
+    finding = Finding(
+        "tp.x", "severe", "likely", "nothing came", evidence=(mine, other),
+        next_step="look at b", clause="DS4T-X-01",
+    )  # fmt: skip
+    (remark,) = remarks_of([finding], "a.pcap")
+    assert remark.severity == "error"
+    assert remark.text == "Nothing came"
+    assert remark.places == (Place(1, "b>a", 822, 7),)
+    assert remark.evidence == (
+        "tp.x, DS4T-X-01", "DS4D.WORK, packet 7: late", "b.log, line 3: timeout",
+    )  # fmt: skip
+    assert remark.next_step == "look at b"
 
 
 def test_rows_of_any_source_can_be_drawn_with_findings(tmp_path: Path) -> None:

@@ -53,6 +53,15 @@ function lowerBound(values, t) {
   return low;
 }
 
+// the frame that begins at an offset of one direction of a connection, or -1
+function frameAtPlace(stream, back, offset) {
+  for (let i = 0; i < frames.count; i++) {
+    if (frames.offset[i] === offset && frames.stream[i] === stream &&
+      Boolean(frames.flags[i] & meta.flags.reverse) === back) return i;
+  }
+  return -1;
+}
+
 function sizeText(count) {
   if (count < 10000) return count + ' B';
   let value = count;

@@ -104,7 +104,8 @@ byId('zoom-out').addEventListener('click', () => zoom(1 / 0.6));
 byId('fit').addEventListener('click', fitAll);
 for (const button of document.querySelectorAll('.jump')) {
   button.addEventListener('click', () => {
-    const index = frames.packet.indexOf(Number(button.dataset.packet));
+    const index = frameAtPlace(Number(button.dataset.stream), button.dataset.back === '1',
+      Number(button.dataset.offset));
     if (index >= 0) { choose(index); detail.focus(); } else button.disabled = true;
   });
 }
