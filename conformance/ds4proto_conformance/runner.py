@@ -141,7 +141,7 @@ class Runner:
                 break
             again = self._once(case)
             outcome.attempts = attempt
-            if again.verdict != outcome.verdict:
+            if not _agree(again.verdict, outcome.verdict):
                 notes = [f"first {outcome.verdict}, then {again.verdict}, same seed"]
                 worse = outcome if outcome.verdict.bad else again
                 worse.verdict, worse.attempts = Verdict.FLAKY, attempt
@@ -273,6 +273,11 @@ class Runner:
             gone or outcome.verdict.bad or case.needs_restart
         ):
             self.close()  # the next case meets a fresh one
+
+
+def _agree(one: Verdict, two: Verdict) -> bool:
+    """Tell whether two runs say the same; which combinations fail may differ."""
+    return one is two or {one, two} == {Verdict.FAIL, Verdict.PARTIAL}
 
 
 def live(settings: Settings) -> AbstractContextManager[Connections]:

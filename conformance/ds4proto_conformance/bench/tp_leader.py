@@ -63,10 +63,11 @@ class LeaderBench(TpBench):
             raise Deviation(clause, "a data connection", str(error)) from None
         self._data_in_use = DataWire(channel, self.transcript, self.patience)
         self._driver.start()
-        ended = self.control.quiet(0.02)
-        if isinstance(ended, Ended):
-            raise Deviation(clause, "the hello accepted", str(ended))
-        self._ahead = ended
+        told = self.settings
+        found = self.control.next(told.wait(told.connect) if told.drive else None)
+        if isinstance(found, Ended):
+            raise Deviation(clause, "the hello accepted, a command", str(found))
+        self._ahead = found
 
     _ahead: ControlFrame | None = None
 

@@ -116,6 +116,7 @@ def another_frame(peer: RankBench, p: dict[str, Any]) -> None:
     peer.needs("checkpoints")
     known = peer.create()
     peer.command("SYNC", session_id=known, tokens=peer.tokens(5))
+    peer.control.frame("SYNC_CHECKPOINT", "DS4T-CKPT-08")  # now it waits for ours
     if p["frame"] == "EVAL":
         peer.eval_only(known, 1)
     else:
@@ -124,7 +125,7 @@ def another_frame(peer: RankBench, p: dict[str, Any]) -> None:
 
 
 def ends_meeting(peer: RankBench, clause: str) -> None:
-    """Take it that the worker ends; its own checkpoint may have come before."""
+    """Take it that the worker ends, perhaps behind a checkpoint of its own."""
     peer.spent = True
     found = peer.control.next()
     if getattr(found, "name", "") == "SYNC_CHECKPOINT":

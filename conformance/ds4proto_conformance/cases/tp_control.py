@@ -11,6 +11,8 @@ from ds4proto_conformance.verdicts import Deviation, NotApplicable
 from ds4proto_conformance.wire import Ended
 
 Body = Callable[..., None]
+OBEYED = "leader finished"
+"""What a worker prints when it has taken STOP."""
 CREATE, EVAL, REWIND, INVALIDATE, STOP, DESTROY = 13, 2, 3, 4, 5, 14
 
 
@@ -93,6 +95,8 @@ def stop_with_payload(peer: RankBench, p: dict[str, Any]) -> None:
     """STOP carries nothing; with a payload it is refused, not obeyed."""
     peer.raw(STOP, bytes(p["size"]))
     peer.refused("DS4T-STOP-01")
+    if OBEYED in peer.connections.output():
+        raise Deviation("DS4T-STOP-01", "a refusal", f"it prints {OBEYED!r}")
     peer.said("DS4T-CTRL-02", STOP, p["size"])
 
 

@@ -100,13 +100,14 @@ def role_clash(peer: TpBench) -> None:
 
 
 @both("unknown-role", "DS4T-HELLO-19", params={"role": (0, 3, 0xFFFFFFFF)},
-      mutants=["any-role"])  # fmt: skip
+      mutants=["odd-role-hangs", "any-role"])  # fmt: skip
 def unknown_role(peer: TpBench, p: dict[str, Any]) -> None:
     """A role that is neither leader nor worker should be refused; real ones take it."""
     peer.say_hello(peer.own_hello(role=p["role"]))
     try:
         peer.turned_down("DS4T-HELLO-19")
     except Deviation:
+        peer.accepted("DS4T-HELLO-19")
         peer.concept(f"takes role {p['role']} for the other rank")
 
 

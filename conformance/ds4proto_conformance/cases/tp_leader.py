@@ -64,7 +64,7 @@ def stop(peer: LeaderBench) -> None:
         peer.serve(step)
         last = step.name
     if last != "STOP":
-        peer.concept(f"closes behind {last or 'nothing'} without STOP")
+        raise Deviation("DS4T-STOP-03", "STOP, then the end", f"an end behind {last!r}")
 
 
 @leading("control/waits", "DS4T-FLOW-01", mutants=["does-not-wait"])

@@ -78,7 +78,7 @@ def goes_on(peer: WorkerBench, p: dict[str, Any]) -> None:
     clauses=("DS4D-SESS-04", "DS4D-WORK-26"),
     role="worker",
     category="state",
-    mutants=("hash-not-advanced", "skip-WORK-26"),
+    mutants=("hash-not-advanced",),
 )
 def old_position(peer: WorkerBench) -> None:
     """The same WORK sent twice without RESET is refused the second time."""

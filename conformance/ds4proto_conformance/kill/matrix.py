@@ -58,7 +58,7 @@ def report(rows: Sequence[Row], sound: Mapping[str, Row]) -> dict[str, Any]:
             f"{case.id}: {row.mutant}"
             for row in rows
             for case in order(mutants[row.mutant], all_cases(row.role))[0]
-            if row.mutant not in kills[case.id]
+            if row.mutant not in kills[case.id] and not _excused(row, case.id)
         ],
         "matrix": {row.mutant: _line(row) for row in rows},
         "case_mutants": {
@@ -71,6 +71,11 @@ def report(rows: Sequence[Row], sound: Mapping[str, Row]) -> dict[str, Any]:
             for name, found in kills.items()
         },
     }
+
+
+def _excused(row: Row, case: str) -> bool:
+    noticed = Verdict(row.verdicts[case]) is Verdict.CONCEPTUAL
+    return noticed and row.mutant in REASONS
 
 
 def _line(row: Row) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ds4proto_conformance.kill.meet import Row
-from ds4proto_conformance.mutants import home
+from ds4proto_conformance.mutants import all_mutants, home
 from ds4proto_conformance.registry import Case, all_cases
 
 __all__ = ["Journal", "case_digest", "due"]
@@ -65,6 +65,10 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        for case in all_cases():  # what is run now, not what is edited meanwhile
+            case_digest(case)
+        for fault in all_mutants().values():
+            mutant_digest(fault.role, fault.name)
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         if path is not None and path.exists():
             for text in path.read_text("utf-8").splitlines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ds4proto.link import ds4d_request as request
@@ -25,13 +25,35 @@ def _results(change: Callable[[Any, Words, bytes], bytes | None]) -> Any:
 
     def some(connection: Any, code: int, body: bytes) -> bytes | None:
         link = connection.machine
-        waiting = isinstance(link, work_link.WorkLink) and link.pending
-        if code != 4 or len(body) < RESULT_PART.size or not waiting:
+        due = _Due.of(link, connection.memory["ahead"])
+        if code != 4 or len(body) < RESULT_PART.size or due is None:
             return None
-        found = change(link, RESULT_PART.read(body), body[RESULT_PART.size :])
+        connection.memory["ahead"] += 1
+        found = change(due, RESULT_PART.read(body), body[RESULT_PART.size :])
         return None if found is None else frame_bytes(4, found)
 
-    return frames_in(some)
+    whole = frames_in(some)
+
+    def received(connection: Any, data: bytes) -> bytes:
+        connection.memory["ahead"] = 0  # answers of this segment, not yet judged
+        return whole(connection, data)
+
+    return received
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What the next answer of a worker has to fit."""
+
+    model: Any
+    asked: Any
+
+    @classmethod
+    def of(cls, link: Any, ahead: int = 0) -> _Due | None:
+        """Return it for the answer behind some others; None where none is due."""
+        if not isinstance(link, work_link.WorkLink) or len(link._pending) <= ahead:
+            return None
+        return cls(link.model, link._pending[ahead].asked)
 
 
 def _body(words: Words, rest: bytes) -> bytes:
@@ -40,8 +62,7 @@ def _body(words: Words, rest: bytes) -> bytes:
 
 def _logits(link: Any, words: Words) -> bytes:
     """Return a sound answer to what is pending."""
-    size = link.model.logits_bytes
-    asked = link._pending[0].asked
+    size, asked = link.model.logits_bytes, link.asked
     words.update(
         status=0,
         result_kind=2,
@@ -67,7 +88,7 @@ def _when(broken: Callable[[Any, Words, bytes], bool]) -> Any:
 
 
 def _asked(link: Any) -> Any:
-    return link._pending[0].asked
+    return link.asked
 
 
 def _other_id(link: Any, words: Words, _rest: bytes) -> bool:
@@ -112,10 +133,9 @@ def _skip_frames(*codes: int) -> Any:
     """Pass over other frames where a RESULT is due, and answer in their place."""
 
     def some(connection: Any, code: int, body: bytes) -> bytes | None:
-        link = connection.machine
-        waiting = isinstance(link, work_link.WorkLink) and link.pending
+        link = _Due.of(connection.machine)
         short = code == 4 and len(body) < RESULT_PART.size
-        if not waiting or not (short if 4 in codes else code in codes):
+        if link is None or not (short if 4 in codes else code in codes):
             return None
         if 2 in codes and len(codes) == 1:
             words = {name: 0 for name in RESULT_PART.names}
@@ -136,6 +156,7 @@ def _ignores_end() -> contextlib.AbstractContextManager[None]:
     return patched(
         (work_link.WorkLink, "_item", item),
         (work_link.WorkLink, "failed", lambda *_: None),
+        (work_link.WorkLink, "peer_closed", lambda *_: None),
     )
 
 

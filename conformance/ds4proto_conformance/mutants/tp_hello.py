@@ -77,6 +77,19 @@ def _passed(*names: str, when: Callable[[int, int], bool] = lambda _t, _m: True)
     return patch
 
 
+def _held() -> Any:
+    """Neither take nor refuse a hello of an unknown role."""
+    own = HelloExchange.receive_data
+
+    def receive_data(self: Any, data: Any, now: float) -> None:
+        at = offsets_of(HELLO.body, self._settings.dialect)["role"]
+        role = int.from_bytes(bytes(data or b"")[at : at + 4], "little")
+        if data is None or self._over or role in (1, 2):
+            own(self, data, now)
+
+    return patched((HelloExchange, "receive_data", receive_data))
+
+
 def _judged(before: Callable[[Any, dict[str, int], float], PairFailed | None]) -> Any:
     """Return a patch with a further check in front of the others."""
 
@@ -148,6 +161,7 @@ _FAULTS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("role-unchecked", "takes its own role", {"patch": _passed("role")}),
     ("any-role", "takes roles that do not exist",
      {"patch": _passed("role", when=lambda theirs, _: theirs not in (1, 2))}),
+    ("odd-role-hangs", "neither takes nor refuses an unknown role", {"patch": _held}),
     ("layers-uncompared", "leaves the layers out of the comparison",
      {"patch": _passed("n_layer")}),
     ("model-unchecked", "compares no word of the model", {"patch": _passed(*_MODEL)}),
