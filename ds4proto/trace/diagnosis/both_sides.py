@@ -24,6 +24,7 @@ _WINDOW: Final = 65_536
 _LISTED: Final = 5
 SLOW: Final = 0.002
 LATE: Final = 0.001
+_NOTHING: Final = 1e-7
 Key = tuple[str, int]
 
 
@@ -72,6 +73,15 @@ def align(files: tuple[str, str], runs: tuple[int, int]) -> Iterator[Finding]:
     for one, two in _together(_sights(files[0], runs[0]), _sights(files[1], runs[1])):
         _take(found, one, two)
     if not found.gates:
+        return
+    if found.trip.high < _NOTHING:
+        yield Finding(
+            "both.one-place", "note", "certain",
+            f"{files[0]} and {files[1]} show one run from one place (or are copies): "
+            f"{found.gates} gates with the same times",
+            {"gates": found.gates}, (),
+            "record on the machine of each rank to tell a slow rank from a slow link",
+        )  # fmt: skip
         return
     first_leads = found.signed >= 0
     sides = files if first_leads else (files[1], files[0])

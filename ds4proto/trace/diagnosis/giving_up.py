@@ -159,6 +159,7 @@ class GivingUpCheck:
             "certain",
             f"{who} {close.verb} its connection with {other} first, at "
             f"{close.time:.3f} s, with no request open"
+            + (f", after {ms(close.quiet)} of silence" if close.quiet >= STALL else "")
             + (", and the run went on" if left else ""),
             {"time_s": round(close.time, 6), "side": who},
             (self._connections.close_proof(held, close),),

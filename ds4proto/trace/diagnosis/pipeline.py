@@ -19,6 +19,7 @@ or in a rack takes well under a millisecond."""
 ENOUGH: Final = 3
 """Requests before a median says something."""
 HALF: Final = 0.5
+FIT: Final = 0.9
 SPIKE: Final = 5.0
 SPIKE_S: Final = 0.05
 UNEVEN: Final = 3.0
@@ -104,7 +105,23 @@ class PipelineCheck:
         """Find a network that takes most of a request, or bytes that trickle."""
         rest, passing = phase.rest, phase.sending.mean + phase.receiving.mean
         total = phase.turnaround.mean + passing
-        if rest.count >= ENOUGH and rest.median >= SLOW and rest.mean > HALF * total:
+        line = max((hop.by_answer, hop.by_both), key=lambda one: one.fit)
+        grows = line.fit > FIT and HALF < line.explained < 2 and line.slope > 0
+        slow = rest.count >= ENOUGH and rest.median >= SLOW
+        if slow and grows and rest.mean > HALF * total:
+            rate = 1 / line.slope
+            yield Finding(
+                "pipeline.slow-transfer", "warning", "likely",
+                f"{hop.name}, {mode}: {ms(rest.median)} of {ms(total)} a request grow "
+                f"with the bytes of its frames: they pass at {rate / 1e6:.3g} MB/s",
+                {"hop": hop.name, "rest_ms": _milli(rest.median),
+                 "bytes_per_second": round(rate), "request_ms": _milli(total)},
+                self._pair(phase.worst_rest, "longest rest"),
+                "a faster link, or a narrower activation width; check what else uses "
+                "that link", hop.run, self._scene.file,
+            )  # fmt: skip
+            return
+        if slow and rest.mean > HALF * total:
             yield Finding(
                 "pipeline.slow-network", "warning", "likely",
                 f"{hop.name}, {mode}: {ms(rest.median)} of {ms(total)} a request are "

@@ -20,6 +20,8 @@ HEAD: Final = 16
 _MOST: Final = 65_536
 _HASH: Final = "hash mismatch"
 _SNAPSHOT_IDS: Final = 1 << 63
+_FAR: Final = 1000
+"""A jump in request ids that is no gap, but another coordinator."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,9 @@ class RouteCheck:
         self._refused: dict[int, FrameRow] = {}
         self._stray: dict[tuple[int, str, str], Times] = {}
         self._early: dict[tuple[int, int], FrameRow] = {}
+        self._numbers: dict[int, tuple[int, FrameRow]] = {}
+        self._snapshots: set[int] = set()
+        self._left_out: dict[int, tuple[list[int], FrameRow, FrameRow]] = {}
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
@@ -69,7 +74,11 @@ class RouteCheck:
             _count(self._errors, key, row)
         elif row.type == "HELLO":
             self._hello(row)
-        elif row.type.startswith("SNAPSHOT") and row.fields.get("status"):
+        elif row.type.startswith("SNAPSHOT"):
+            if len(self._snapshots) < _MOST:
+                self._snapshots.add(int(row.fields["request"]))
+            if not row.fields.get("status"):
+                return
             text = str(row.fields.get("message") or row.fields.get("error", ""))
             _count(self._status, (row.run, row.src_role, text), row)
 
@@ -85,6 +94,7 @@ class RouteCheck:
             self._asked.popitem(last=False)
         if f.get("route_index"):
             return
+        self._number(row)
         session = self._sessions.setdefault((row.run, int(f["session"])), Session())
         head = tuple((f.get("tokens") or ())[:HEAD])
         if f["flags"] & RESET_SESSION and f["pos0"] == 0:
@@ -93,6 +103,18 @@ class RouteCheck:
                 self._replay(row, session)
             session.head = head
         session.position = int(f["pos0"]) + int(f["n_tokens"])
+
+    def _number(self, row: FrameRow) -> None:
+        """Note request ids that are left out: those of a coordinator are consecutive."""
+        request = int(row.fields["request"])
+        before = self._numbers.get(row.run)
+        if request < _SNAPSHOT_IDS:
+            self._numbers[row.run] = (max(request, before[0] if before else 0), row)
+        if before is None or not before[0] + 1 < request < before[0] + _FAR:
+            return
+        missing = set(range(before[0] + 1, request)) - self._snapshots
+        if missing and (row.run not in self._left_out):
+            self._left_out[row.run] = (sorted(missing), before[1], row)
 
     def _replay(self, row: FrameRow, session: Session) -> None:
         f, refused = row.fields, session.refused
@@ -195,6 +217,8 @@ class RouteCheck:
                 "request dropped or changed on the way, or a cancelled one",
                 row.run, self._scene.file,
             )  # fmt: skip
+        for run, (missing, last, row) in self._left_out.items():
+            yield self._missing(run, missing, last, row)
         yield from self._id_spaces()
 
     def _refusal(self, run: int, role: str, text: str, held: Times) -> Finding:
@@ -226,6 +250,24 @@ class RouteCheck:
             + (f": {said.meaning}" if said.meaning else ""),
             {"times": held.count, "text": text}, (proof(row, self._scene.file),),
             said.next_step, run, self._scene.file, said.clause,
+        )  # fmt: skip
+
+    def _missing(
+        self, run: int, missing: list[int], before: FrameRow, row: FrameRow
+    ) -> Finding:
+        shown = ", ".join(map(str, missing[:8]))
+        wait = row.time - before.time
+        return Finding(
+            "route.request-missing", "warning", "likely",
+            f"request {shown} never passed here: after request "
+            f"{before.fields['request']} came {row.fields['request']}, {ms(wait)} "
+            f"later: it was lost between {row.src_role} and the place of the "
+            "recording, or went another way",
+            {"missing": len(missing), "first": missing[0]},
+            (proof(before, self._scene.file, "the one before"),
+             proof(row, self._scene.file, "the next one")),
+            f"record on {row.src_role}'s machine: does it send that request, and where",
+            run, self._scene.file,
         )  # fmt: skip
 
     def _id_spaces(self) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import frexp, log2
 from typing import Final
 
-__all__ = ["Spread", "ms", "share"]
+__all__ = ["Line", "Spread", "ms", "share"]
 
 _PER_OCTAVE: Final = 16
 
@@ -63,6 +63,43 @@ class Spread:
     def median(self) -> float:
         """Half of the numbers do not exceed it."""
         return self.quantile(0.5)
+
+
+class Line:
+    """How one number grows with another: least squares, without keeping any."""
+
+    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "_yy")
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._x = self._y = self._xx = self._xy = self._yy = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        """Take a pair."""
+        self._n += 1
+        self._x += x
+        self._y += y
+        self._xx += x * x
+        self._xy += x * y
+        self._yy += y * y
+
+    @property
+    def slope(self) -> float:
+        """Growth of y with x, 0 where x does not vary."""
+        spread = self._n * self._xx - self._x**2
+        return (self._n * self._xy - self._x * self._y) / spread if spread > 0 else 0.0
+
+    @property
+    def fit(self) -> float:
+        """Share of the variance of y that x explains, 0 to 1."""
+        both = self._n * self._xy - self._x * self._y
+        x, y = self._n * self._xx - self._x**2, self._n * self._yy - self._y**2
+        return both * both / (x * y) if x > 0 and y > 0 else 0.0
+
+    @property
+    def explained(self) -> float:
+        """Share of the mean of y that grows with x; above 1 where the rest is below 0."""
+        return self.slope * self._x / self._y if self._y > 0 else 0.0
 
 
 def ms(seconds: float) -> str:

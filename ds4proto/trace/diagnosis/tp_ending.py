@@ -73,9 +73,18 @@ class TpEndingCheck:
             close = held.ended
             if close is not None:
                 rank = self._connections.role(held, close.side)
+                if self._with_stop(run, rank, close):
+                    continue
                 how = f"{close.verb} the {held.kind or 'connection'} connection"
                 found.append(GaveUp(rank, close.time, how, held, close, None))
         return min(found, key=lambda item: item.time, default=None)
+
+    @staticmethod
+    def _with_stop(run: PairRun, rank: str, close: Close) -> bool:
+        """Tell whether a leader closed a connection while its STOP was on the other."""
+        if run.stop is None or rank != "leader":
+            return False
+        return abs(run.stop.time - close.time) < STALL
 
     def _proof(self, gave_up: GaveUp | None) -> list[Evidence]:
         if gave_up is None:
