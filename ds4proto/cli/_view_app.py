@@ -39,8 +39,10 @@ class Browser(App[None]):
     #head { height: 1; background: $panel; }
     #frames { height: 2fr; }
     #below { height: 1fr; border-top: solid $primary; }
-    #fields, #bytes { width: 1fr; padding: 0 1; }
-    #bytes { border-left: solid $primary; }
+    #fields { width: 1fr; padding: 0 1; }
+    #bytes { width: 84; max-width: 60%; padding: 0 1; border-left: solid $primary;
+             overflow-x: auto; }
+    #byte-text { width: auto; }
     #filter { display: none; }
     #filter.open { display: block; }
     """

@@ -23,6 +23,10 @@ _WIDTH: Final = 400
 _CHOSEN: Final = Style(reverse=True)
 
 
+def _style(name: str) -> Style:
+    return Style.parse(name) if name else Style.null()
+
+
 class FrameList(ScrollView, can_focus=True):
     """Frames, one line each; `Chosen` says which one the cursor is on.
 
@@ -76,9 +80,12 @@ class FrameList(ScrollView, can_focus=True):
         row = kept.row
         pieces = next(render(row, gates_per_token=self._gates(row.run)))
         mark = ("! ", "bold red") if row.problems else ("  ", "")
-        base = self.rich_style + _CHOSEN if place == self.cursor else self.rich_style
+        chosen = place == self.cursor
+        base = self.rich_style + _CHOSEN if chosen else self.rich_style
         segments = [
-            Segment(printable(text), base + Style.parse(style or "none"))
+            Segment(
+                printable(text), base if chosen else base + Style.parse(style or "none")
+            )
             for text, style in (mark, *pieces)
         ]
         return Strip(segments).crop_extend(across, across + width, base)

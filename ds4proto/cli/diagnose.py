@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -42,6 +43,7 @@ Examples:
   ds4proto diagnose leader.pcap worker.pcap leader.log
   ds4proto diagnose control.pcap roce.pcap --no-notes
   ds4proto diagnose worker.log --gates 86
+  ds4proto diagnose run.pcap worker.log --html why.html
   ds4proto diagnose run.pcap --json | jq '.findings[] | select(.severity=="severe")'
 
 The exit status is 1 where something severe was found, 0 where nothing was, 2 where no
@@ -58,8 +60,15 @@ file could be read."""
               help="Schedule of the gate numbers in logs: gates a token (86), or "
               "START,STEP,COUNT as in the hello (7,2,75). Default: from a hello among "
               "the files, else from the log itself.")  # fmt: skip
+@click.option("--html", metavar="OUT",
+              help="Draw the first capture as one page that lists the findings, "
+              "too.")  # fmt: skip
 def cmd(
-    files: tuple[str, ...], as_json: bool, no_notes: bool, gates: str | None
+    files: tuple[str, ...],
+    as_json: bool,
+    no_notes: bool,
+    gates: str | None,
+    html: str | None,
 ) -> int:
     """Diagnose captures and logs."""
     from ds4proto.trace.diagnosis import examine
@@ -71,6 +80,8 @@ def cmd(
         print(f"ds4proto diagnose: {printable(f'{name}: {why}')}", file=sys.stderr)
     if no_notes:
         found.findings = [f for f in found.findings if f.severity != "note"]
+    if html is not None:
+        _draw(html, files, found)
     if as_json:
         write_json(report(found, files))
     else:
@@ -86,6 +97,23 @@ def cmd(
         return ExitCode.FAILED if severe else ExitCode.NOTHING_RAN
     severe = any(finding.severity == "severe" for finding in found.findings)
     return ExitCode.FAILED if severe else ExitCode.PASSED
+
+
+def _draw(html: str, files: tuple[str, ...], found: Diagnosis) -> None:
+    """Draw the first capture that holds frames, with all findings."""
+    from ds4proto.errors import NothingRan
+    from ds4proto.trace.diagnosis.logs import head_of, is_log
+    from ds4proto.trace.pictures import draw, remarks_of
+
+    for name in files:
+        if is_log(head_of(name)):
+            continue
+        with suppress(NothingRan):
+            draw(name, html=html, findings=remarks_of(found.findings, name))
+            text = f"drew {name} to {html}; prompts can be read from it"
+            print(f"ds4proto diagnose: {printable(text)}", file=sys.stderr)
+            return
+    raise WrongUsage(f"--html {html}: none of the files is a capture with frames")
 
 
 def schedule_of(text: str) -> Schedule:

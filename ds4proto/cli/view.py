@@ -87,6 +87,9 @@ def cmd(
         raise click.UsageError("--headers-only takes out more than --redact: give one")
     privacy: Privacy = "redact" if redact else "headers-only" if headers_only else ""
     must_open(file)
+    for option, out in (("--html", html), ("--qlog", qlog)):
+        if out is not None and _same(out, file):
+            raise click.UsageError(f"{option} {out}: that is the capture itself")
     check_dialect(dialect)
     meets = None if where is None else compile_where(where)
     if not drawing:
@@ -121,6 +124,13 @@ def _tell(file: str, drawn: Drawn, privacy: str, *, as_json: bool) -> int:
     for name in drawn.files:
         _say(f"wrote {name}")
     return ExitCode.PASSED
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:  # one of them is not there
+        return False
 
 
 def _terminal() -> bool:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import queue
+import select
+import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ from ds4proto.cli._view_rows import Kept, RowReader, RowStore
 from ds4proto.testing import captures_dir
 from ds4proto.trace import decode
 from ds4proto.trace.where import compile_where
+from tests.trace.pictures.reading import Page
 
 ROOT = captures_dir()
 THREE = ROOT / "ds4d" / "d_s3_forward_f16.pcap"
@@ -208,6 +214,32 @@ def test_the_oldest_rows_go_when_a_followed_file_grows_past_the_cap() -> None:
     assert not store.full
 
 
+def test_the_command_opens_in_a_real_terminal_and_q_ends_it() -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ds4proto", "view", str(THREE)],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    try:
+        deadline = time.monotonic() + 120
+        while b"38 of 38 frames" not in seen:
+            left = deadline - time.monotonic()
+            assert select.select([ours], [], [], max(left, 0))[0], seen[-500:]
+            seen += os.read(ours, 65536)
+        os.write(ours, b"q")
+        with contextlib.suppress(OSError):  # Linux says so when the other end is gone
+            while select.select([ours], [], [], 60)[0] and os.read(ours, 65536):
+                pass
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(60)
+        os.close(ours)
+
+
 @pytest.mark.parametrize(
     ("module", "extra", "arguments"),
     [("textual", "view", []), ("matplotlib", "plot", ["--png", "pictures"])],
@@ -240,6 +272,7 @@ def test_a_missing_package_is_named_with_its_extra(
         (("-",), "keys from standard input"),
         ((str(THREE), "--html", "x", "--follow"), "--follow goes with the browser"),
         ((str(THREE), "--json", "--redact", "--headers-only"), "give one"),
+        ((str(THREE), "--html", str(THREE)), "that is the capture itself"),
         ((str(THREE), "--json", "--dialect", "nonsense"), "no dialect"),
         ((str(THREE), "--json", "--where", "nonsense ="), "--where"),
         (("no-such-file.pcap", "--json"), "no-such-file.pcap"),
@@ -283,3 +316,32 @@ def test_a_capture_without_frames_leaves_no_file(
     assert run(["view", str(empty), "--html", str(page), "--qlog", str(log)]) == 2
     assert "no frame could be decoded" in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.pcap"]
+
+
+def test_diagnose_draws_the_first_capture_with_its_findings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("ds4: tensor-parallel timeout waiting gate seq 128\n")
+    page = tmp_path / "why.html"
+    status = run(["diagnose", str(log), str(PROBES), "--html", str(page), "--json"])
+    out, err = capfd.readouterr()
+    told = json.loads(out)
+    assert status in (0, 1)
+    assert f"drew {PROBES}" in err
+    text = " ".join(Page(page).text.split())
+    assert len(told["findings"]) >= 3
+    for finding in told["findings"]:
+        sentence = finding["sentence"]
+        assert " ".join((sentence[:1].upper() + sentence[1:]).split()) in text
+
+
+def test_diagnose_has_nothing_to_draw_of_logs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("ds4: tensor-parallel timeout waiting gate seq 128\n")
+    page = tmp_path / "why.html"
+    assert run(["diagnose", str(log), "--html", str(page)]) == 2
+    assert "none of the files is a capture" in capfd.readouterr().err
+    assert not page.exists()
