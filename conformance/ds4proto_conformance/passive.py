@@ -17,6 +17,7 @@ from typing import Any, Final
 from ds4proto import clauses
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.trace.rows import FrameRow, plain
+from ds4proto_conformance.between import Differences
 from ds4proto_conformance.report.stream import Report, Writer, read_report
 from ds4proto_conformance.verdicts import Verdict
 
@@ -28,11 +29,12 @@ CLOCK: Final = 0.05
 """Seconds by which a capture may have both directions of a stream out of order."""
 _ORDER: Final = ("DS4D-RESULT-21", "DS4D-RESULT-27")
 _SIDES: Final = {
-    "coordinator": ("coordinator",),
-    "worker": ("worker",),
-    "tp-leader": ("leader",),
-    "tp-worker": ("tp-worker", "rank"),
+    "coordinator": ("coordinator", ("DS4D",)),
+    "worker": ("worker", ("DS4D",)),
+    "tp-leader": ("leader", ("DS4T", "DS4B")),
+    "tp-worker": ("worker", ("DS4T", "DS4B")),
 }
+"""Role -> how the rows call it, and the protocols in which it is one."""
 
 
 def judge_rows(
@@ -41,23 +43,31 @@ def judge_rows(
     """Return clause -> line of a report, and how many frames of each type there were.
 
     A problem that a dialect explains (the observers settle it) is none; frames of a
-    dialect that is recognised only are passed over.
+    dialect that is recognised only are passed over. A difference between two ranks
+    fails the side that goes on behind it.
     """
     broken: dict[str, list[tuple[FrameRow, Any]]] = defaultdict(list)
     kept: dict[str, int] = Counter()
     types: Counter[str] = Counter()
     shuffled: set[int] = set()
+    between = Differences()
     asked: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in rows:
         if row.type == "WORK" and "request" in row.fields:
             asked[row.stream, row.fields["request"]].append(row.time)
+        convicted = between.take(row)
         if not row.is_frame or not _from(row, role):
             continue
+        for pair in convicted:
+            broken[pair[1].clause].append(pair)
         types[row.name] += 1
         for name in _clauses_of(row):
             kept[name] += 1
         for problem in row.problems:
-            broken[problem.clause].append((row, problem))
+            if between.settled(problem):
+                kept[problem.clause] += 1
+            else:
+                broken[problem.clause].append((row, problem))
     for name in _ORDER:
         if any(_shuffled(row, asked) for row, _ in broken[name]):
             shuffled |= {row.stream for row, _ in broken[name]}
@@ -66,6 +76,7 @@ def judge_rows(
     lines = {}
     for name in sorted({*kept, *(n for n, found in broken.items() if found)}):
         lines[name] = _line(name, broken.get(name, []), kept[name])
+        lines[name]["notes"] += between.of([name])
     return lines, types
 
 
@@ -78,7 +89,8 @@ def _shuffled(row: FrameRow, asked: Mapping[tuple[int, int], list[float]]) -> bo
 def _from(row: FrameRow, role: str | None) -> bool:
     if role is None:
         return True
-    return any(row.src_role.startswith(side) for side in _SIDES.get(role, ()))
+    side, protocols = _SIDES.get(role, ("", ()))
+    return row.protocol in protocols and row.src_role.startswith(side)
 
 
 def _clauses_of(row: FrameRow) -> tuple[str, ...]:
