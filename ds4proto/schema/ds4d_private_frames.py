@@ -222,7 +222,7 @@ LOCAL_ANSWER = frame(
         (
             number64("request", "copied from the request"),
             F("status", Int32ub, "0 ok, anything else a refusal"),
-            number64("kv_bytes", "KV received since position 0, or since the last check"),
+            number64("kv_bytes", "KV received since position 0 or the last check"),
             F("wait_usec", Int32ub, "time waited for KV", unit="microseconds"),
             _message_bytes(),
         ),

@@ -6,14 +6,17 @@ import json
 
 import numpy as np
 import pytest
+from ds4proto_runtime.cli.options import parse_options
 from ds4proto_runtime.engines.base import EngineError
 from ds4proto_runtime.engines.toy import ToyEngine
 from ds4proto_runtime.handover import Plan, quantity, shard_size
 from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
 from ds4proto_runtime.pipeline.generation import Alone, OverRoute, Sampler, generate
 from ds4proto_runtime.pipeline.local_decode import LocalDecode
+from ds4proto_runtime.pipeline.telemetry import Telemetry
 
 from ds4proto.cli import run as main
+from ds4proto.errors import WrongUsage
 from tests.runtime.cluster import LONG, PATIENCE, Cluster, alone, same_bits
 
 
@@ -90,6 +93,9 @@ def test_prefill_over_the_route_and_decode_here() -> None:
         told = runs.report(done)
         assert told["same_tokens"]
         assert told["distributed_decode_tokens_per_s"] > 0
+        rate, due = told["link_bytes_per_s"], runs.gathered.predicted_bytes
+        assert told["predicted_seconds"] == pytest.approx(due / rate)
+        assert any("MB/s of the prefill's frames" in line for line in told["lines"])
         # the next prompt goes on from what was decoded here
         held = list(runs.tokens)
         longer = [*held, *range(30)]
@@ -103,6 +109,26 @@ def test_prefill_over_the_route_and_decode_here() -> None:
     finally:
         found.end()
         found.coordinator.close()
+
+
+def test_a_link_that_is_given_predicts_the_seconds() -> None:
+    measured = Telemetry()
+    assert measured.predicted_s(7) is None
+    assert measured.prediction(7) == "no link rate known"
+    measured.sent(100, 0.25)
+    measured.sent(300, 0.75)
+    assert measured.predicted_s(800) == 2.0
+    given = Telemetry(280e6)
+    given.sent(1, 1.0)
+    assert given.predicted_s(140_000_000) == 0.5
+    assert given.prediction(140_000_000) == "0.500 s at the 280 MB/s given"
+    words = ["--role", "coordinator", "--layers", "0:1"]
+    words += ["--listen", "127.0.0.1", "5000", "--link"]
+    found = parse_options([*words, "280MB/s", "--local-decode"])
+    assert found.link == 280e6
+    for refused in ([*words, "1M"], [*words, "0", "--local-decode"], [*words, "x"]):
+        with pytest.raises(WrongUsage):
+            parse_options(refused)
 
 
 def test_other_logits_mean_a_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:

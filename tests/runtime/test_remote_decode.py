@@ -126,6 +126,10 @@ def test_the_last_worker_decodes_what_one_process_does(make: Make) -> None:
         assert found.runs.gathered.nbytes == found.runs.gathered.predicted_bytes > 0
         report = found.runs.report(done)
         assert report["same_tokens"]
+        # 60 tokens in chunks of 16; the layers of the decoding worker do not cross
+        crossing = span_size(make(range(1), False).shape, range(6), 48, 12)
+        rate = report["link_bytes_per_s"]
+        assert report["predicted_seconds"] == pytest.approx(crossing / rate)
         assert report["distributed_decode_tokens_per_s"] > 0
 
 

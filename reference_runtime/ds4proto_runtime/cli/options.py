@@ -61,6 +61,7 @@ class RunOptions:
     route_wait: float = 60.0
     rejoin: float = 15.0
     dial_limit: float | None = None
+    link: float | None = None
     save: str | None = None
     load: str | None = None
     local_decode: bool = False
@@ -114,6 +115,18 @@ def _seconds(option: str, words: str) -> float:
         raise invalid(option, words) from None
 
 
+def _rate(option: str, words: str) -> float:
+    from ds4proto_runtime.handover import quantity
+
+    try:
+        value = quantity(words)
+    except ValueError as error:
+        raise WrongUsage(f"invalid value for {option}: {error}") from None
+    if value <= 0:
+        raise invalid(option, words)
+    return value
+
+
 def _words(_option: str, words: str) -> str:
     return words
 
@@ -142,6 +155,7 @@ VALUES: Final[dict[str, tuple[str, Taker]]] = {
     "--trace": ("trace", _words),
     "--route-wait": ("route_wait", _seconds),
     "--rejoin": ("rejoin", _seconds),
+    "--link": ("link", _rate),
     "--dial-limit": ("dial_limit", _seconds),
     "--save": ("save", _words),
     "--load": ("load", _words),
@@ -198,6 +212,8 @@ def _cross_check(options: RunOptions) -> None:
             raise WrongUsage("give --wire-format or --dist-activation-bits, not both")
     if options.dial_limit is not None and options.role != "worker":
         raise WrongUsage("--dial-limit requires --role worker")
+    if options.link is not None and not options.local_decode:
+        raise WrongUsage("--link predicts a hand-over: give --local-decode with it")
     if options.role == "none":
         if options.trace is not None:
             raise WrongUsage(

@@ -29,6 +29,8 @@ Pipeline (coordinator):
   --route-wait TIME                wait so long for workers (60s)
   --rejoin TIME                    a lost route may come back within (15s)
   --local-decode                   prefill over the route, decode here
+  --link RATE                      with it: predict the hand-over at 280MB/s or so;
+                                   default: the rate at which the prompt was sent
   --dialect upstream|ds4proto      ds4proto: an extension between these peers alone
   --wire-format NAME               with it: int8, fp8, int4, mxfp8, mxfp4, nvfp4, bf16
 \b

@@ -40,6 +40,8 @@ class PipelineCoordinator:
         private dialect ``bits`` may be a format (``schema.ds4d_private.FORMAT_IDS``).
     dialect : {"upstream", "ds4proto"}
         What workers have to speak.
+    link : float, optional
+        Bytes a second, for predictions; else those measured while frames are sent.
     rejoin_s : float
         How long a lost route may take to come back within one request. 0 does as ds4:
         a new route at once, or an error.
@@ -59,6 +61,7 @@ class PipelineCoordinator:
         sockets: SocketSettings | None = None,
         profile: str = "strict",
         dialect: str = "upstream",
+        link: float | None = None,
         recorder: Recorder | None = None,
         log: Log = lambda _line: None,
         debug: Log = lambda _line: None,
@@ -76,7 +79,7 @@ class PipelineCoordinator:
         self.sockets = sockets or SocketSettings.of()
         self.recorder = recorder
         self.log = log
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(link)
         self.route_lock = threading.Lock()
         self.door = Door(
             self.model,

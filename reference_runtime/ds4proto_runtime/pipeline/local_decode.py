@@ -177,7 +177,7 @@ class LocalDecode:
 
     def report(self, done: Generated) -> dict[str, Any]:
         """Return figures and lines, and plain distributed decode beside them."""
-        gathered = self.gathered
+        gathered, link = self.gathered, self._coordinator.telemetry
         lines = [
             f"prefill over the route: {done.prefill_rate:.1f} tokens/s,"
             f" decode here: {done.decode_rate:.1f} tokens/s"
@@ -187,7 +187,8 @@ class LocalDecode:
         else:
             lines.append(
                 f"hand-over: {gathered.nbytes} bytes in {gathered.seconds:.3f} s,"
-                f" predicted {gathered.predicted_bytes} bytes of tensors"
+                f" predicted {gathered.predicted_bytes} bytes of tensors in"
+                f" {link.prediction(gathered.predicted_bytes)}"
             )
         plain, same = self._plain(done)
         if plain is not None:
@@ -197,6 +198,8 @@ class LocalDecode:
             "bytes": gathered.nbytes,
             "seconds": round(gathered.seconds, 6),
             "predicted_bytes": gathered.predicted_bytes,
+            "predicted_seconds": link.predicted_s(gathered.predicted_bytes),
+            "link_bytes_per_s": link.rate,
             "cold_start": gathered.cold,
             "distributed_decode_tokens_per_s": plain and round(plain, 3),
             "same_tokens": same,

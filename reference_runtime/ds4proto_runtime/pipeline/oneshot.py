@@ -248,6 +248,7 @@ def _coordinate(options: RunOptions, choice: models.ModelChoice, prompt: str) ->
             sockets=SocketSettings.of(),
             profile=options.profile,
             dialect=options.dialect,
+            link=options.link,
             recorder=recorder,
             log=say,
             debug=say if options.debug else lambda _line: None,

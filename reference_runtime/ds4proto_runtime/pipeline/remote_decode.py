@@ -82,6 +82,7 @@ class RemoteDecode:
         self._held: list[int] = []
         self._ahead = self._cold_held = False
         self._spans: list[tuple[int, int]] = []
+        self._there = range(0)
         self.gathered = Handover()
         self.returned = Handover()
 
@@ -139,6 +140,7 @@ class RemoteDecode:
         self.gathered = Handover()
         why, far = self._over_route(prompt, fresh, progress)
         decoder = self._decoder()
+        self._there = range(decoder.layer_start, decoder.layer_end + 1)
         requests = LocalRequests(self._coordinator, decoder)
         try:
             if not why and far is not None:
@@ -227,14 +229,16 @@ class RemoteDecode:
             nbytes, waited = self._ask_check(requests, prompt, flags, far)
         except PipelineError as error:
             return str(error)
-        shape = self._coordinator.engine.shape
-        predicted = sum(
-            handover.span_size(shape, range(shape.n_layers), pos, count)
-            for pos, count in self._spans
-        )
+        predicted = self._kv_of(self._spans)
         self.gathered = Handover(nbytes, perf_counter() - started, predicted)
         self.gathered.waited = waited
         return ""
+
+    def _kv_of(self, spans: Sequence[tuple[int, int]], here: range = range(0)) -> int:
+        """Return the KV bytes of some spans, without those of layers ``here``."""
+        shape = self._coordinator.engine.shape
+        layers = [layer for layer in range(shape.n_layers) if layer not in here]
+        return sum(handover.span_size(shape, layers, *span) for span in spans)
 
     def _ask_check(
         self,
@@ -332,7 +336,9 @@ class RemoteDecode:
 
     def report(self, done: Generated) -> dict[str, Any]:
         """Return figures and lines, and plain distributed decode beside them."""
-        gathered = self.gathered
+        gathered, link = self.gathered, self._coordinator.telemetry
+        # all but the last chunk's KV moves while the next chunk computes
+        last = self._kv_of(self._spans[-1:], here=self._there)
         lines = [
             f"prefill over the route: {done.prefill_rate:.1f} tokens/s,"
             f" decode at the last worker: {done.decode_rate:.1f} tokens/s"
@@ -344,7 +350,9 @@ class RemoteDecode:
                 f"hand-over: {gathered.nbytes} bytes of KV during the prefill,"
                 f" predicted {gathered.predicted_bytes};"
                 f" {gathered.waited:.3f} s waited for KV,"
-                f" {gathered.seconds:.3f} s with the check"
+                f" {gathered.seconds:.3f} s with the check,"
+                f" predicted for the last chunk's {last} bytes:"
+                f" {link.prediction(last)}"
             )
         plain, same = self._plain(done)
         if plain is not None:
@@ -355,6 +363,8 @@ class RemoteDecode:
             "seconds": round(gathered.seconds, 6),
             "waited_seconds": round(gathered.waited, 6),
             "predicted_bytes": gathered.predicted_bytes,
+            "predicted_seconds": link.predicted_s(last),
+            "link_bytes_per_s": link.rate,
             "cold_start": gathered.cold,
             "distributed_decode_tokens_per_s": plain and round(plain, 3),
             "same_tokens": same,

@@ -65,6 +65,8 @@ class Drive:
         Longest standstill of a send.
     progress : callable
         Told the tokens of each evaluated chunk.
+    on_sent : callable
+        Told bytes and seconds of each WORK that was written.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class Drive:
         send_s: float,
         log: Callable[[str], None],
         progress: Progress,
+        on_sent: Callable[[int, float], None] = lambda _bytes, _seconds: None,
     ) -> None:
         self._request, self._hop = request, hop
         self._local, self._door = local, door
         self._rejoin_s, self._send_s = rejoin_s, send_s
-        self._log, self._progress = log, progress
+        self._log, self._progress, self._on_sent = log, progress, on_sent
         self._result: Succeeded | Failed | None = None
         self._changed = threading.Condition()
         self._news: deque[Any] = deque()
@@ -180,9 +183,11 @@ class Drive:
         def send(buffers: Any) -> None:
             hop.line.channel.send(buffers, deadline=now() + self._send_s)
 
+        started = now()
         try:
             if hop.write_error is None:
                 activations.write(event.buffers, send)
+                self._on_sent(sum(map(len, event.buffers)), now() - started)
         except PeerLost as error:
             # What the worker said before it went is still read.
             hop.write_error = error.reason or error.kind

@@ -185,6 +185,7 @@ class PipelineSession:
                 send_s=owner.sockets.send_s,
                 log=owner.log,
                 progress=progress,
+                on_sent=owner.telemetry.sent,
             ).run()
         if isinstance(done, Failed):
             raise PipelineError(done.text)

@@ -23,9 +23,41 @@ class HopTotals:
 
 @dataclass(slots=True)
 class Telemetry:
-    """Totals of all hops, in route order."""
+    """Totals of all hops, in route order, and what sending took here.
 
+    Attributes
+    ----------
+    link : float or None
+        Bytes a second of the link, where the user gave them.
+    """
+
+    link: float | None = None
     hops: dict[tuple[int, int], HopTotals] = field(default_factory=dict)
+    sent_bytes: int = 0
+    sent_s: float = 0.0
+
+    def sent(self, nbytes: int, seconds: float) -> None:
+        """Note one WORK that was written to the first hop."""
+        self.sent_bytes += nbytes
+        self.sent_s += seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second of the link: given, or those of the frames sent so far."""
+        if self.link is not None:
+            return self.link
+        return self.sent_bytes / self.sent_s if self.sent_s > 0 else None
+
+    def predicted_s(self, nbytes: int) -> float | None:
+        """Return how long that many bytes should take on the link."""
+        return None if self.rate is None else nbytes / self.rate
+
+    def prediction(self, nbytes: int) -> str:
+        """Return that in words, with where the rate comes from."""
+        if self.rate is None:
+            return "no link rate known"
+        source = "given" if self.link is not None else "of the prefill's frames"
+        return f"{nbytes / self.rate:.3f} s at the {self.rate / 1e6:.0f} MB/s {source}"
 
     def add(self, answers: Iterable[tuple[int, tuple[Mapping[str, Any], ...]]]) -> None:
         """Take the records of some answers."""
