@@ -1,0 +1,315 @@
+"""A campaign: chunks of cases over processes, merged once each, resumed at will.
+
+A case is addressed by (seed, index); a chunk is a run of indices. Whoever carries out
+a chunk returns what it found, and only the campaign's own process writes files, so
+that nothing is counted twice whichever engine spreads the chunks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from ds4proto.errors import WrongUsage
+from ds4proto.peer import PeerLost
+from ds4proto_fuzz.findings import Finding, Store
+from ds4proto_fuzz.hunt import Hunt, Tally
+from ds4proto_fuzz.roles import target_of
+from ds4proto_fuzz.target import Settings
+
+__all__ = ["CHUNK", "Campaign", "Engine", "Plan", "Pool", "carry_out"]
+
+CHUNK: Final = 256
+"""Cases a chunk."""
+_FORMAT: Final = "ds4proto fuzz campaign 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a campaign is to do.
+
+    Attributes
+    ----------
+    cases : int or None
+        Indices 0 to ``cases`` - 1; None goes on until ``seconds`` are over.
+    """
+
+    settings: Settings
+    seed: int = 1
+    cases: int | None = None
+    seconds: float | None = None
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What has to be the same when a campaign is resumed."""
+        told = self.settings
+        return {"peer": told.peer, "role": told.role, "seed": self.seed}
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Findings of one chunk, kept until the campaign writes them."""
+
+    known: set[str]
+    found: dict[str, Finding] = field(default_factory=dict)
+    repeated: dict[str, int] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Return what is known."""
+        return self.known | set(self.found)
+
+    def add(self, finding: Finding) -> None:
+        """Keep one."""
+        self.found[finding.name] = finding
+
+    def again(self, name: str, count: int) -> None:
+        """Count more."""
+        self.repeated[name] = self.repeated.get(name, 0) + count
+
+
+_HUNTS: dict[str, Hunt] = {}
+"""The peer of this process, kept from chunk to chunk."""
+
+
+def carry_out(
+    settings: Mapping[str, Any],
+    seed: int,
+    span: tuple[int, int],
+    known: list[str],
+    seconds: float | None,
+) -> dict[str, Any]:
+    """Give one chunk to this process's peer; return tally, findings, cases done.
+
+    Everything that goes in and out can be pickled, whatever carries it.
+    """
+    key = json.dumps([dict(settings), seed], sort_keys=True)
+    hunt = _HUNTS.get(key)
+    if hunt is None:
+        hunt = _HUNTS[key] = Hunt(target_of(Settings(**settings)), seed)
+    memory = _Memory(set(known))
+    hunt.begin(memory)
+    until = float("inf") if seconds is None else monotonic() + seconds
+    try:
+        tally = hunt.run(range(*span), until)
+        lost = ""
+    except PeerLost as error:
+        tally, lost = hunt.tally, str(error)
+    return {
+        "tally": tally.as_json(),
+        "found": [finding.as_json() for finding in memory.found.values()],
+        "repeated": memory.repeated,
+        "next": hunt.next_index if not lost else span[0],
+        "lost": lost,
+    }
+
+
+def end_peers() -> None:
+    """End the peers of this process."""
+    for hunt in _HUNTS.values():
+        hunt.target.stop()
+    _HUNTS.clear()
+
+
+class Engine(Protocol):
+    """Carries out chunks somewhere; `Pool`, and `ds4proto_fuzz.cluster`."""
+
+    width: int
+
+    def submit(self, *args: Any) -> Any:
+        """Start `carry_out` with these arguments; return a handle."""
+        ...
+
+    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+        """Return at least one handle that is done, with its result."""
+        ...
+
+    def close(self) -> None:
+        """End the processes and their peers."""
+        ...
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Later:
+    args: tuple[Any, ...]
+
+
+class Here:
+    """Carries chunks out in this process, one after the other."""
+
+    width = 1
+
+    def submit(self, *args: Any) -> Any:
+        """Keep the arguments."""
+        return _Later(args)
+
+    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+        """Carry the first one out."""
+        return [(handles[0], carry_out(*handles[0].args))]
+
+    def close(self) -> None:
+        """End the peer."""
+        end_peers()
+
+
+class Pool:
+    """Carries chunks out in processes of this machine.
+
+    Each process keeps one peer; it ends with the process, for the library's watchdog
+    ends the peers of a process that is gone.
+
+    Parameters
+    ----------
+    width : int
+        Processes, each with a peer of its own.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._pool = ProcessPoolExecutor(width, mp_context=get_context("spawn"))
+
+    def submit(self, *args: Any) -> Future[dict[str, Any]]:
+        """Hand a chunk to the pool."""
+        return self._pool.submit(carry_out, *args)
+
+    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+        """Return what is done."""
+        done, _ = wait(handles, return_when=FIRST_COMPLETED)
+        return [(handle, handle.result()) for handle in done]
+
+    def close(self) -> None:
+        """Let every process end; each takes its peer with it."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Campaign:
+    """Runs a plan with an engine and keeps its state in a folder.
+
+    Parameters
+    ----------
+    root : Path
+        Gets ``campaign.json`` and the folders of the findings.
+    resume : bool
+        Go on with what the folder holds.
+
+    Raises
+    ------
+    WrongUsage
+        The folder holds another campaign, or one that is not to be resumed.
+    """
+
+    def __init__(self, plan: Plan, root: Path | str, *, resume: bool = False) -> None:
+        self.plan = plan
+        self.root = Path(root)
+        self.store = Store(self.root)
+        self.tally = Tally()
+        self.done: dict[int, int] = {}
+        self.lost = ""
+        self._state = self.root / "campaign.json"
+        if self._state.is_file():
+            self._load(resume)
+        elif resume:
+            raise WrongUsage(f"{self.root}: nothing to resume; leave --resume out")
+
+    def _load(self, resume: bool) -> None:
+        if not resume:
+            raise WrongUsage(
+                f"{self.root} holds a campaign. Next: --resume, or another --out"
+            )
+        try:
+            found = json.loads(self._state.read_text("utf-8"))
+            if found["format"] != _FORMAT:
+                raise ValueError(f"format {found['format']!r}")
+            mark, self.done = (
+                found["plan"],
+                {int(k): v for k, v in found["done"].items()},
+            )
+            self.tally = Tally.from_json(found["tally"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WrongUsage(f"{self._state}: cannot be resumed ({error})") from None
+        if mark != self.plan.mark:
+            raise WrongUsage(
+                f"{self._state}: expected {self.plan.mark}, found {mark}; "
+                "resume with the same --peer, --role and --seed"
+            )
+
+    def _save(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        state = {
+            "format": _FORMAT,
+            "plan": self.plan.mark,
+            "done": {str(k): v for k, v in sorted(self.done.items())},
+            "tally": self.tally.as_json(),
+        }
+        temporary = self._state.with_name(".campaign.json.new")
+        temporary.write_text(json.dumps(state, sort_keys=True) + "\n", "utf-8")
+        temporary.replace(self._state)
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Yield runs of indices that are still to be done."""
+        number, cases = 0, self.plan.cases
+        while cases is None or number * CHUNK < cases:
+            start, end = number * CHUNK, (number + 1) * CHUNK
+            if cases is not None:
+                end = min(end, cases)
+            start = max(start, self.done.get(number, 0))
+            if start < end:
+                yield start, end
+            number += 1
+
+    def run(
+        self,
+        engine: Engine,
+        *,
+        tell: Callable[[Finding], None] = lambda _finding: None,
+        step: Callable[[int], None] = lambda _cases: None,
+    ) -> None:
+        """Carry the plan out; may be stopped at any time and resumed."""
+        limit = self.plan.seconds
+        until = None if limit is None else monotonic() + limit
+        spans = self.spans()
+        running: dict[Any, tuple[int, int]] = {}
+        try:
+            while True:
+                left = None if until is None else until - monotonic()
+                while len(running) < engine.width and (left is None or left > 0):
+                    span = next(spans, None)
+                    if span is None or self.lost:
+                        break
+                    handle = engine.submit(
+                        asdict(self.plan.settings), self.plan.seed, span,
+                        sorted({f.name for f in self.store}), left,
+                    )  # fmt: skip
+                    running[handle] = span
+                if not running:
+                    break
+                for handle, result in engine.wait(list(running)):
+                    self._take(running.pop(handle), result, tell)
+                    step(result["tally"]["cases"])
+        finally:
+            engine.close()
+
+    def _take(
+        self,
+        span: tuple[int, int],
+        result: Mapping[str, Any],
+        tell: Callable[[Finding], None],
+    ) -> None:
+        """Merge one chunk, once."""
+        self.done[span[0] // CHUNK] = result["next"]
+        for row in result["found"]:
+            finding = Finding.from_json(row)
+            fresh = self.store.get(finding.name) is None
+            self.store.add(finding)
+            if fresh:
+                tell(finding)
+        for name, count in result["repeated"].items():
+            self.store.again(name, count)
+        self.tally.merge(Tally.from_json(result["tally"]))
+        self.lost = self.lost or result["lost"]
+        self._save()

@@ -1,0 +1,1 @@
+"""Pipeline peers under fire: workers and coordinators (DS4D)."""

@@ -1,0 +1,340 @@
+"""A worker under fire: we are its coordinator, and clients of its data port."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Final
+
+from ds4proto.peer import PeerLost
+from ds4proto.schema.ds4d_hello import HELLO
+from ds4proto.schema.registry import read
+from ds4proto_fuzz.case import Case, Step
+from ds4proto_fuzz.ds4d.facts import Facts, candidates
+from ds4proto_fuzz.ds4d.frames import POOL, Frames
+from ds4proto_fuzz.ds4d.judge import judge, spoilt
+from ds4proto_fuzz.ds4d.oracle import Expectation, WorkerOracle
+from ds4proto_fuzz.ds4d.wire import Ended, Seen, Wire
+from ds4proto_fuzz.ds4d.worker_cases import WorkerCases
+from ds4proto_fuzz.effect import Effect
+from ds4proto_fuzz.target import Outcome, Settings, Target, phases
+
+__all__ = ["WorkerTarget"]
+
+_HEADER: Final = HELLO.header_size
+_PIECES: Final = 24
+"""Pieces of a slow drip; the rest goes out at once."""
+_MOMENT: Final = 0.25
+"""Seconds that memory which is taken late may take to show, where certainty counts."""
+
+
+def raw(channel: Any) -> Wire:
+    """Return a connection of the library as a raw one."""
+    sock = socket.socket(fileno=os.dup(channel.fileno()))
+    channel.close()
+    return Wire(sock)
+
+
+class WorkerTarget(Target):
+    """One worker.
+
+    Attributes
+    ----------
+    facts : Facts
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.facts = Facts()
+        self._cases: WorkerCases | None = None
+        self._wires: dict[str, Wire] = {}
+        self._known_answer = b""
+        self._host = "127.0.0.1"
+        self._gone = False
+
+    # meeting
+
+    def meet(self) -> None:
+        """Await HELLO, learn the width, make the sessions of all cases."""
+        self._wires = {}
+        before = self.facts
+        self._control(self.settings.connect)
+        if before.hidden_values:
+            told = [(before.hidden_values, before.vocab)]
+        else:
+            told = candidates(
+                self.facts, (self.settings.hidden_values, self.settings.vocab)
+            )
+        texts = []
+        for width, vocab in told:
+            self.facts.hidden_values, self.facts.vocab = width, vocab
+            frames = Frames(self.facts)
+            answer = self._ask(frames.probe)
+            if answer is not None and not answer.refuses:
+                self._learn(answer)
+                return
+            texts.append(f"{width} values a token: {answer or 'no answer'}")
+        raise PeerLost(
+            "closed",
+            phase="asked to serve a WORK, to learn the width of its hidden state",
+            address=self.settings.peer,
+            reason="; ".join(texts) + ". Give --hidden-values and --vocab",
+            output=self.output(),
+        )
+
+    def _learn(self, answer: Seen) -> None:
+        words = answer.words
+        if words.get("result_kind") == 2:
+            self.facts.vocab = words["payload_bytes"] // 4
+        self._known_answer = self._content(answer)
+        frames = Frames(self.facts)
+        for session in POOL:
+            self._ask(frames.work(session, (1,), ack=True))
+        if not self.facts.shard:
+            self.facts.shard = self._shard(frames)
+        if self._cases is None or self._cases.facts != self.facts:
+            self._cases = WorkerCases(self.facts)
+
+    def _shard(self, frames: Frames) -> bytes:
+        """Return a shard of two tokens, if the worker saves one of modest size."""
+        self._ask(frames.work(POOL[0], (1, 2), ack=True))
+        wire = self._wire("data")
+        wire.send(frames.save(POOL[0], (1, 2)), self._soon())
+        found = b""
+        while (seen := wire.frame(self._soon())) is not None:
+            if seen.name == "SNAPSHOT_CHUNK":
+                found += bytes(seen.body[12:])
+            elif seen.refuses or seen.name == "SNAPSHOT_DONE":
+                break
+        return found if len(found) <= 1 << 16 else b""
+
+    @staticmethod
+    def _content(answer: Seen) -> bytes:
+        words = answer.words
+        return bytes(answer.body[40 + words.get("telemetry_bytes", 0) :])
+
+    def _control(self, patience: float) -> Wire:
+        """Return the control connection, a new one where the last has ended."""
+        wire = self._wires.get("control")
+        if wire is not None and wire.usable:
+            return wire
+        assert self.session is not None
+        for known in self._wires.values():
+            known.close()
+        self._wires = {}
+        channel = self.session.channel(
+            "control", fresh=True, deadline=self._soon(patience)
+        )
+        self._host = channel.remote[0]
+        wire = self._wires["control"] = raw(channel)
+        seen = wire.frame(self._soon(patience))
+        if seen is None or seen.name != "HELLO":
+            raise PeerLost(
+                "closed",
+                phase="connected, waiting for HELLO",
+                address=self.settings.peer,
+                reason=f"found {seen or wire.ended or 'nothing'}",
+                output=self.output(),
+            )
+        self._hello(seen)
+        return wire
+
+    def _hello(self, seen: Seen) -> None:
+        head = b"DS4D" + (1).to_bytes(4, "big") + seen.size.to_bytes(4, "big")
+        values = read(HELLO, head + bytes(seen.body), dialect="upstream").values
+        found = Facts.of_hello(values)
+        found.hidden_values, found.vocab = self.facts.hidden_values, self.facts.vocab
+        found.shard = self.facts.shard
+        if self._cases is not None and found.port != self.facts.port:
+            self._cases.facts.port = found.port
+        self.facts = found
+
+    def stop(self) -> None:
+        """Close everything and end the peer that we started."""
+        for wire in self._wires.values():
+            wire.close()
+        self._wires = {}
+        super().stop()
+
+    def quiet(self) -> None:
+        """Close what cases left open; control and the innocent client stay."""
+        wire = self._wires.pop("data", None)
+        if wire is not None:
+            wire.close()
+
+    def refresh(self) -> None:
+        """End the control connection, with which all sessions end."""
+        self._wires["control"].close()
+        self._control(self.settings.connect)
+        self._ask(Frames(self.facts).probe)
+        for session in POOL:
+            self._ask(Frames(self.facts).work(session, (1,), ack=True))
+
+    # connections
+
+    def _dial(self) -> Wire:
+        try:
+            sock = socket.create_connection(
+                (self._host, self.facts.port), timeout=self.patience
+            )
+        except OSError as error:
+            raise PeerLost(
+                "refused",
+                phase="dialling the data port",
+                address=f"{self._host}:{self.facts.port}",
+                reason=error.strerror or str(error),
+                output=self.output(),
+            ) from None
+        return Wire(sock)
+
+    def _wire(self, name: str) -> Wire:
+        if name == "control":
+            return self._control(self.settings.connect)
+        wire = self._wires.get(name)
+        if wire is None or not wire.usable:
+            wire = self._wires[name] = self._dial()
+        return wire
+
+    def _ask(self, frame: bytes, on: str = "data") -> Seen | None:
+        wire = self._wire(on)
+        wire.send(frame, self._soon())
+        seen = wire.frame(self._soon())
+        if seen is None:
+            self._gone = bool(wire.ended)
+            wire.close()
+        return seen
+
+    def innocent(self) -> Effect | None:
+        """Ask for the WORK whose answer is known, on a connection of its own."""
+        assert self._cases is not None
+        probe = self._cases.frames.probe
+        seen = self._ask(probe, "innocent")
+        if seen is None and self._gone:  # closed for idleness: one more try
+            seen = self._ask(probe, "innocent")
+        if seen is None:
+            return Effect("hang", "a second client is not served")
+        if seen.refuses:
+            return Effect("wrong answer", "a second client is refused", seen.text)
+        if self._content(seen) != self._known_answer:
+            return Effect(
+                "wrong answer", "a second client gets another answer than at first"
+            )
+        return None
+
+    # cases
+
+    def make(self, seed: int, index: int) -> Case:
+        """Return one case."""
+        assert self._cases is not None
+        return self._cases.make(seed, index)
+
+    def identity(self) -> dict[str, Any]:
+        """Return who the peer is."""
+        return self.facts.identity()
+
+    def once(self, case: Case, turn: int, *, sure: bool) -> Outcome:
+        """Give the steps of a case to the peer once."""
+        oracle = WorkerOracle(self.facts)
+        reached, over = "nothing", set[str]()
+        for run in phases(case.steps):
+            for on in dict.fromkeys(step.on for step in run):
+                if on in over:
+                    continue  # the peer has ended it, as it has to
+                steps = [step for step in run if step.on == on]
+                effect, reached = self._phase(oracle, on, steps, turn, sure=sure)
+                if effect is None:
+                    effect = self.meter.jump()
+                if effect is not None:
+                    self._wires[on].close()
+                    return Outcome(self._crashed(effect), reached)
+                if not self._wires[on].usable:
+                    over.add(on)
+        for on in oracle.inside():
+            self._wires[on].close()
+        return Outcome(None, reached)
+
+    def _crashed(self, effect: Effect) -> Effect:
+        """Return the crash behind an effect, if the process has ended."""
+        if effect.kind in ("over-allocation", "leak"):
+            return effect
+        return self.lost() or effect
+
+    def _phase(
+        self, oracle: WorkerOracle, on: str, steps: list[Step], turn: int, *, sure: bool
+    ) -> tuple[Effect | None, str]:
+        wire = self._wire(on)
+        last = steps[-1]
+        data = b"".join(step.varied(turn) for step in steps)
+        if last.then == "drip":
+            effect = self._drip(wire, data)
+            if effect is not None:
+                return effect, "dripping"
+        else:
+            wire.send(data, self._soon())
+        for step in steps:
+            oracle.feed(on, step.varied(turn))
+        if last.then == "half-close":
+            wire.half_close()
+            oracle.feed(on, None)
+        due = oracle.take(on)
+        seen, ended = self._listen(wire, due)
+        effect = judge(due, seen, ended)
+        if effect is None and due.inside and not due.closed:
+            effect = self._held(wire, due, sure=sure)
+        if spoilt(due, seen) or last.then in ("close", "reset"):
+            wire.close(reset=last.then == "reset")
+        return effect, _where(due, seen, ended)
+
+    def _drip(self, wire: Wire, data: bytes) -> Effect | None:
+        for at in range(min(_PIECES, len(data))):
+            wire.send(data[at : at + 1], self._soon())
+            if at == _PIECES // 2:
+                effect = self.innocent()
+                if effect is not None:
+                    wire.close()
+                    return effect
+        wire.send(data[_PIECES:], self._soon())
+        return None
+
+    def _held(self, wire: Wire, due: Expectation, *, sure: bool) -> Effect | None:
+        """Look at a peer that waits for the rest of a frame."""
+        effect = self.innocent() or self.meter.jump()
+        if effect is None and sure:
+            seen = wire.frame(self._soon(_MOMENT))
+            effect = self.meter.jump()
+            if seen is not None and effect is None:
+                effect = judge(due, [seen], "")
+        return effect
+
+    def _listen(self, wire: Wire, due: Expectation) -> tuple[list[Seen], Ended]:
+        """Read what is due, and the end where one is."""
+        seen: list[Seen] = []
+        until = self._soon()
+        for _ in due.frames:
+            found = wire.frame(until)
+            if found is None:
+                return seen, wire.ended or "silence"
+            seen.append(found)
+            if not found.refuses and found.name == "SNAPSHOT_BEGIN":
+                while (more := wire.frame(until)) is not None:
+                    if more.name != "SNAPSHOT_CHUNK":
+                        break
+                if more is None:
+                    return seen, wire.ended or "silence"
+        if not due.closed:
+            return seen, ""
+        while (more := wire.frame(until)) is not None:
+            seen.append(more)
+        return seen, wire.ended or "silence"
+
+
+def _where(due: Expectation, seen: list[Seen], ended: Ended) -> str:
+    if ended:
+        return {"closed": "closed", "reset": "closed"}.get(ended, ended)
+    if due.inside:
+        return "waiting for more"
+    if not seen:
+        return "nothing"
+    if seen[-1].name == "ERROR":
+        return "closed"
+    return "refused" if seen[-1].refuses else "served"

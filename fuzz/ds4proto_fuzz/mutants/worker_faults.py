@@ -1,0 +1,402 @@
+"""Workers with one planted fault each; what a fuzzer has to find."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import tempfile
+import threading
+from typing import Any, ClassVar, Final
+
+from ds4proto.link import ds4d_work_checks, ds4d_worker_queue
+from ds4proto.link.ds4d_frames import RESULT_PART, WORK_PART
+from ds4proto.link.ds4d_limits import LinkLimits
+from ds4proto.link.ds4d_worker_events import EvaluateWork
+from ds4proto_fuzz.mutants.small_worker import Connection, SmallWorker
+
+__all__ = ["WORKERS", "Fault"]
+
+_WORK, _RESULT, _SAVE, _CHUNK, _DONE, _LOAD = 3, 4, 5, 7, 8, 9
+_HEADER = 12
+
+
+class Fault(SmallWorker):
+    """Base of the faults: ``about`` says what is wrong, ``kind`` its class."""
+
+    about: ClassVar[str] = "no fault at all"
+    kind: ClassVar[str] = ""
+
+
+class Sound(Fault):
+    """Nothing is wrong."""
+
+
+class Allocates(Fault):
+    """Memory for a body of the announced size, before it is there."""
+
+    about = "reserves the announced size of a body before it comes"
+    kind = "over-allocation"
+
+    def on_header(self, connection: Connection, code: int, size: int) -> None:
+        """Reserve it."""
+        del code
+        connection.memory["body"] = bytearray(size)
+
+
+class AllocatesTokens(Fault):
+    """Memory for as many tokens as a LOAD announces."""
+
+    about = "reserves the tokens that a LOAD announces"
+    kind = "over-allocation"
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Reserve them."""
+        if code == _LOAD and len(body) >= 60:
+            connection.memory["tokens"] = bytearray(int.from_bytes(body[28:32], "big"))
+        return body
+
+
+class HangsOnPartial(Fault):
+    """A frame that is not whole keeps everybody waiting."""
+
+    about = "reads a frame to its end before it serves anybody else"
+    kind = "hang"
+
+    def on_header(self, connection: Connection, code: int, size: int) -> None:
+        """Wait for the body, and for nothing else."""
+        del code
+        connection.sock.settimeout(None)
+        while len(connection.raw) < _HEADER + min(size, 1 << 26):
+            data = connection.sock.recv(1 << 16)
+            if not data:
+                break
+            connection.raw += data
+
+
+class CrashNoTokens(Fault):
+    """A WORK without tokens ends the process."""
+
+    about = "divides by the number of tokens"
+    kind = "crash"
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Divide."""
+        if code == _WORK and len(body) >= WORK_PART.size:
+            words = WORK_PART.read(body)
+            connection.memory["row"] = words["input_hc_bytes"] // words["n_tokens"]
+        return body
+
+
+class CrashRoute(Fault):
+    """A route of very many records ends the process by a signal."""
+
+    about = "aborts on a route of more than 65536 records"
+    kind = "crash"
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Abort."""
+        del connection
+        whole = code == _WORK and len(body) >= WORK_PART.size
+        if whole and WORK_PART.read(body)["route_count"] > 1 << 16:
+            os.abort()
+        return body
+
+
+class CrashShort(Fault):
+    """A frame cut short by the end of the stream ends the process."""
+
+    about = "an end of stream inside a frame is not foreseen"
+    kind = "crash"
+
+    def on_end(self, connection: Connection) -> None:
+        """Fail."""
+        if connection.raw:
+            raise EOFError(f"{len(connection.raw)} bytes of a frame")
+
+
+class DesyncAfterLoad(Fault):
+    """The tokens of a refused LOAD are read as the next frame."""
+
+    about = "leaves the tokens of a refused LOAD in the stream"
+    kind = "wrong answer"
+
+    def out(self, connection: Connection, frame: bytes) -> bytes:
+        """Note a refusal."""
+        if frame[7] == _DONE and frame[_HEADER + 11]:
+            connection.memory["refused"] = True
+        return frame
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Lose the frame behind it."""
+        del code
+        if connection.memory.pop("refused", False):
+            connection.machine.receive_data(bytes(16), 0.0)
+            return None
+        return body
+
+
+class LeaksDescriptors(Fault):
+    """A connection that ended inside a frame costs a descriptor for ever."""
+
+    about = "leaves a descriptor behind for every connection that ended inside a frame"
+    kind = "leak"
+
+    def on_end(self, connection: Connection) -> None:
+        """Leave one."""
+        if connection.raw:
+            os.open(os.devnull, os.O_RDONLY)
+
+
+class LeaksFiles(Fault):
+    """Each LOAD leaves its file open."""
+
+    about = "leaves a file open for every LOAD"
+    kind = "leak"
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        self._files: list[Any] = []
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Open one."""
+        del connection
+        if code == _LOAD:
+            self._files.append(tempfile.TemporaryFile())  # noqa: SIM115
+        return body
+
+
+class LeaksThreads(Fault):
+    """Each data connection gets a thread that never ends."""
+
+    about = "starts a thread for every data connection and never ends it"
+    kind = "leak"
+
+    def on_open(self, connection: Connection) -> None:
+        """Start it."""
+        del connection
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class LeaksRefused(Fault):
+    """Every refused WORK is kept."""
+
+    about = "keeps 64 KiB for every WORK that it refuses"
+    kind = "leak"
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        self._kept: list[bytes] = []
+
+    def out(self, connection: Connection, frame: bytes) -> bytes:
+        """Keep it."""
+        del connection
+        if frame[7] == _RESULT and RESULT_PART.read(frame, _HEADER)["status"]:
+            self._kept.append(os.urandom(64 << 10))
+        return frame
+
+
+class UnboundedSessions(Fault):
+    """Every session id costs memory, without a bound."""
+
+    about = "keeps 64 KiB for every session id it hears, without a bound"
+    kind = "leak"
+    limits = LinkLimits(max_sessions=1 << 30)
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        self._caches: dict[int, bytes] = {}
+
+    def payload(self, job: EvaluateWork) -> bytes:
+        """Make one for a new session."""
+        self._caches.setdefault(job.session, os.urandom(64 << 10))
+        return super().payload(job)
+
+
+def _without(*clauses: str) -> None:
+    """Leave checks of WORK out of the library's tables, for this process."""
+    checks: Any = ds4d_work_checks
+    for name in ("HEAD_CHECKS", "SIZE_CHECKS", "TOKEN_CHECKS", "ROUTE_CHECKS"):
+        kept = tuple(c for c in getattr(checks, name) if c.clause not in clauses)
+        setattr(checks, name, kept)
+
+
+class _Skips(Fault):
+    kind = "silent accept"
+    clauses: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        _without(*self.clauses)
+
+
+class AcceptsFlags(_Skips):
+    """Unknown flags are taken."""
+
+    about = "serves a WORK with unknown flags"
+    clauses = ("DS4D-WORK-07",)
+
+
+class AcceptsVocabulary(_Skips):
+    """Tokens outside the vocabulary are taken."""
+
+    about = "serves tokens outside the vocabulary"
+    clauses = ("DS4D-WORK-14",)
+
+
+class AcceptsContext(_Skips):
+    """Spans behind the context are taken."""
+
+    about = "serves a span behind the end of the context"
+    clauses = ("DS4D-WORK-09",)
+
+
+class AcceptsPrefix(Fault):
+    """Any prefix hash is taken."""
+
+    about = "serves a WORK whose prefix hash is not the session's"
+    kind = "silent accept"
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        queue: Any = ds4d_worker_queue
+        own = queue.judge_session
+
+        def lenient(session: Any, prefix: int, *rest: Any) -> Any:
+            session.hash = prefix
+            return own(session, prefix, *rest)
+
+        queue.judge_session = lenient
+
+
+class IgnoresMagic(Fault):
+    """A wrong magic is stepped over."""
+
+    about = "looks for the next frame behind a wrong magic"
+    kind = "silent accept"
+
+    def _bytes(self, connection: Connection, data: bytes) -> None:
+        if data[:4] != b"DS4D" and not connection.raw:
+            at = data.find(b"DS4D")
+            data = data[at:] if at >= 0 else b""
+        super()._bytes(connection, data)
+
+
+class WrongAfterRefusal(Fault):
+    """The answer behind a refusal carries the refused request's id."""
+
+    about = "answers with the id of the refused WORK before"
+    kind = "wrong answer"
+
+    def out(self, connection: Connection, frame: bytes) -> bytes:
+        """Take the wrong id."""
+        if frame[7] != _RESULT:
+            return frame
+        words = RESULT_PART.read(frame, _HEADER)
+        before = connection.memory.pop("refused", None)
+        if words["status"]:
+            connection.memory["refused"] = words["request"]
+        elif before is not None:
+            return frame[:_HEADER] + struct.pack(">Q", before) + frame[_HEADER + 8 :]
+        return frame
+
+
+class Poisoned(Fault):
+    """A NaN reaches what other sessions get."""
+
+    about = "a NaN in a payload spoils the answers of all sessions"
+    kind = "wrong answer"
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        self._sum = 0.0
+
+    def payload(self, job: EvaluateWork) -> bytes:
+        """Add it up."""
+        data = super().payload(job)
+        if job.hidden is not None and job.bits == 32:
+            size = len(job.hidden) // 4
+            self._sum += sum(struct.unpack(f"<{size}f", job.hidden))
+        return bytes(len(data)) if math.isnan(self._sum) else data
+
+
+class Starves(Fault):
+    """After an unsupported frame nobody new is served."""
+
+    about = "stops accepting connections after an unsupported frame"
+    kind = "hang"
+
+    def __init__(self, coordinator: tuple[str, int]) -> None:
+        super().__init__(coordinator)
+        self._over = False
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Note it."""
+        del connection
+        self._over = self._over or not 1 <= code <= _LOAD
+        return body
+
+    def accept(self) -> None:
+        """Take no more."""
+        if not self._over:
+            super().accept()
+        else:
+            self._selector.unregister(self._listener)
+
+
+class EmptyChunk(Fault):
+    """An empty chunk is waited for for ever."""
+
+    about = "an empty chunk of a shard is taken for the end and never answered"
+    kind = "hang"
+
+    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
+        """Loop."""
+        while code == _CHUNK and len(body) <= _HEADER:
+            connection.sock.settimeout(None)
+            if not connection.sock.recv(1):
+                break
+        return body
+
+
+class ReusedRequest(Fault):
+    """A request id that was seen before gets the old answer."""
+
+    about = "answers a request id that it knows from a cache"
+    kind = "wrong answer"
+
+    def out(self, connection: Connection, frame: bytes) -> bytes:
+        """Look it up."""
+        if frame[7] != _RESULT:
+            return frame
+        known = connection.memory.setdefault("answers", {})
+        request = RESULT_PART.read(frame, _HEADER)["request"]
+        found: bytes = known.setdefault(request, frame)
+        return found
+
+
+WORKERS: Final[dict[str, type[Fault]]] = {
+    "none": Sound,
+    "allocates-body": Allocates,
+    "allocates-tokens": AllocatesTokens,
+    "hangs-on-partial": HangsOnPartial,
+    "crash-no-tokens": CrashNoTokens,
+    "crash-route-count": CrashRoute,
+    "crash-cut-frame": CrashShort,
+    "desync-after-load": DesyncAfterLoad,
+    "leaks-descriptors": LeaksDescriptors,
+    "leaks-files": LeaksFiles,
+    "leaks-threads": LeaksThreads,
+    "leaks-refused": LeaksRefused,
+    "unbounded-sessions": UnboundedSessions,
+    "accepts-flags": AcceptsFlags,
+    "accepts-vocabulary": AcceptsVocabulary,
+    "accepts-context": AcceptsContext,
+    "accepts-prefix": AcceptsPrefix,
+    "ignores-magic": IgnoresMagic,
+    "wrong-after-refusal": WrongAfterRefusal,
+    "nan-poisons": Poisoned,
+    "starves-newcomers": Starves,
+    "hangs-on-empty-chunk": EmptyChunk,
+    "reused-request": ReusedRequest,
+}

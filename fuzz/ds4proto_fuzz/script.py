@@ -1,0 +1,82 @@
+"""``replay.py`` of a finding: standard library only, under 30 lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ds4proto_fuzz.findings import Finding
+
+__all__ = ["script"]
+
+_HEAD: Final = '''\
+"""{what}
+
+Usage: replay.py HOST PORT   {use}
+"""
+import json, pathlib, socket, sys
+case = json.loads(pathlib.Path(__file__).with_name("finding.json").read_text())["case"]
+at, wires = (sys.argv[1], int(sys.argv[2])), {{}}
+'''
+_MEET: Final = {
+    "worker": """\
+server = socket.create_server(at)
+wires["control"], (host, _) = server.accept()
+hello = wires["control"].recv(4096)
+port = int.from_bytes(hello[{port}:{port_end}], "big")
+def dial():
+    return socket.create_connection((host, port))
+""",
+    "coordinator": """\
+def dial():
+    return socket.create_connection(at)
+""",
+    "tp-worker": """\
+server = socket.create_server(at)
+def dial():
+    return server.accept()[0]
+""",
+    "tp-leader": """\
+def dial():
+    return socket.create_connection(at)
+""",
+}
+_USE: Final = {
+    "worker": "(where the worker is told to dial its coordinator)",
+    "coordinator": "(where the coordinator listens)",
+    "tp-worker": "(where the worker is told to dial its leader)",
+    "tp-leader": "(where the leader listens)",
+}
+_BODY: Final = """\
+for turn in range(case["repeat"]):
+    for step in case["steps"]:
+        wire = wires[step["on"]] = wires.get(step["on"]) or dial()
+        data = bytearray.fromhex(step["hex"])
+        for a, n in step.get("vary", ()):
+            data[a:a+n] = (int.from_bytes(data[a:a+n], "big") + turn).to_bytes(n, "big")
+        wire.sendall(data)
+        if step["then"] == "half-close":
+            wire.shutdown(socket.SHUT_WR)
+        elif step["then"] in ("wait", "pause"):
+            wire.settimeout(3); print(step["on"], wire.recv(65536).hex() or "closed")
+for name, wire in wires.items():
+    try:
+        wire.settimeout(3); print(name, wire.recv(65536).hex() or "closed")
+    except OSError as error:
+        print(name, "says nothing:", error)
+"""
+
+
+def script(finding: Finding) -> str:
+    """Return the text of ``replay.py``."""
+    role = str(finding.peer.get("role", "worker"))
+    head = _HEAD.format(what=str(finding.effect).replace('"', "'").replace("\\", "/"),
+                        use=_USE[role])  # fmt: skip
+    meet = _MEET[role]
+    if role == "worker":
+        from ds4proto.schema.declare import offsets_of
+        from ds4proto.schema.ds4d_hello import HELLO
+
+        at = HELLO.header_size + offsets_of(HELLO.body, "upstream")["listen_port"]
+        meet = meet.format(port=at, port_end=at + 4)
+    return head + meet + _BODY
