@@ -31,6 +31,12 @@ _V9W_REFUSED: Final = (
     "DS4_TP_ODINLINK_BATCH_ASYNC",
     "DS4_TP_RDMA_DECODE_MAX_MSG",
 )
+_V9W: Final = (
+    *_V9W_REFUSED,
+    "DS4_TP_CONNECT_TIMEOUT_SEC",
+    "DS4_TP_GREEDY_TOP2",
+)
+_NULL_SPLIT: Final = "DS4_TP_NULL_SPLIT"
 _EXPERT_SHIFT: Final = 8
 
 
@@ -96,6 +102,11 @@ def read_environment(
         for name in _LOCAL
         if name in variables
     ]
+    notes += [
+        f"{name} is a variable of {owner} and has no effect under {dialect}"
+        for name, owner in _foreign(dialect).items()
+        if name in variables
+    ]
     return Environment(
         dial_seconds=_dial(variables, v9w=rules.features),
         gate_idle=_gate(variables, honoured=rules.gate_timeout is not None),
@@ -110,6 +121,19 @@ def read_environment(
         top2=rules.features and c_integer(variables.get("DS4_TP_GREEDY_TOP2", "0")) > 0,
         notes=tuple(notes),
     )
+
+
+def _foreign(dialect: str) -> dict[str, str]:
+    """Return the variables that only other dialects know, and which do."""
+    rules = rules_of(dialect)
+    found = {_NULL_SPLIT: "version 1"}
+    if rules.gate_timeout is None:
+        found["DS4_TP_GATE_TIMEOUT_MS"] = "v9 and later, without v9w,"
+    if rules.features:
+        found["DS4_TP_TIMEOUT_SEC"] = "the other dialects"
+    else:
+        found |= dict.fromkeys(_V9W, "v9w")
+    return found
 
 
 def _dial(variables: Mapping[str, str], *, v9w: bool) -> float:

@@ -20,6 +20,7 @@ from ds4proto_runtime.tp.worker import TpWorker
 
 from ds4proto.cli import run as command_line
 from ds4proto.errors import Ds4ProtoError, WrongUsage
+from ds4proto.link.ds4t_prefill import GLM_MODELS
 from ds4proto.peer import open_peer
 from tests.runtime.tp.rig import free_port, options
 
@@ -203,6 +204,44 @@ def test_local_variables_are_named_as_without_effect() -> None:
     found = read_environment({"DS4_TP_EVENT_GATES": "1"}, "v14")
     assert found.notes
     assert "DS4_TP_EVENT_GATES" in found.notes[0]
+
+
+TABLE = (
+    "DS4_TP_TIMEOUT_SEC", "DS4_TP_GATE_TIMEOUT_MS", "DS4_TP_DISABLE_RDMA_WARMUP",
+    "DS4_TP_DISABLE_VERIFY_WINDOW", "DS4_METAL_PREFILL_CHUNK",
+    "DS4_METAL_GRAPH_RAW_CAP",
+    "DS4_GLM_ABLATE_COMBINE", "DS4_TP_PREFILL_SPLIT_MIN", "DS4_TP_SUBGATE_PIPELINE",
+    "DS4_GLM_TP_HEAD_SPLIT_MIN", "DS4_GLM_TP_EXACT_PREFILL_MAX",
+    "DS4_METAL_RESUME_PREFILL_MIN", "DS4_METAL_TP_SESSION_BATCH", "DS4_TP_EVENT_GATES",
+    "DS4_TP_NO_KEEPALIVE", "DS4_TP_KEEPALIVE_TGS", "DS4_TP_KEEPALIVE_ITERS",
+    "DS4_TP_GATE_TRACE", "DS4_TP_GATE_PROFILE", "DS4_TP_BIG_GATE_DEBUG",
+    "DS4_GLM_TP_DEBUG", "DS4_TP_CONNECT_TIMEOUT_SEC", "DS4_TP_RDMA_DECODE_MAX_MSG",
+    "DS4_TP_EXPERT_SPLIT", "DS4_TP_GREEDY_TOP2", "DS4_TP_RDMA_LOGITS",
+    "DS4_TP_RANK0_FULL_LOGITS", "DS4_TP_BATCH_ATTN_HEAD_SPLIT",
+    "DS4_TP_ODINLINK_BATCH_ASYNC", "DS4_TP_NULL_SPLIT",
+)  # fmt: skip
+"""The names of the facts, 11.2; DS4_GLM_RESUME_PREFILL_MIN counts for GLM alone."""
+
+
+@pytest.mark.parametrize("dialect", ["v7", "v9w", "v10", "v14"])
+@pytest.mark.parametrize("name", TABLE)
+def test_every_variable_is_honoured_refused_or_named(name: str, dialect: str) -> None:
+    told = []
+    for value in ("0", "7", "200"):
+        try:
+            found = read_environment({name: value}, dialect)
+        except WrongUsage as refused:
+            told.append(name in str(refused))
+            continue
+        same = found == read_environment({}, dialect)
+        told.append(not same and all(name in note for note in found.notes))
+    assert any(told), f"{name} is passed over in silence under {dialect}"
+
+
+def test_the_resume_variable_of_glm() -> None:
+    name, glm = "DS4_GLM_RESUME_PREFILL_MIN", next(iter(GLM_MODELS))
+    found = read_environment({name: "9"}, "v14", model_id=glm)
+    assert found.plan.resume_min == 9
 
 
 def test_the_feature_word_of_v9w() -> None:
