@@ -30,6 +30,8 @@ DSVL_MAGIC = 0x4C565344
 XANGEL = frozenset({"xangel82"})
 PACKED_INDEX_BIT = 1 << 31
 """Bit of prefill_cap that marks packed indexer rows (xangel82)."""
+PACKED_INDEX_WORDS = 17
+"""Words of one packed indexer row: 68 bytes (DS4D-DIALECT-36)."""
 
 F = FieldSpec
 Family = Literal["deepseek", "glm"]
@@ -186,6 +188,8 @@ DSV4_FILE = FrameSpec("FILE", "DSV4", None, DSV4, ("coordinator",), ("coordinato
 DSVL_FILE = FrameSpec("FILE", "DSVL", None, DSVL, ("worker",), ("coordinator",))
 CONTAINERS = (DSV4_FILE, DSVL_FILE)
 
+_FORK_VERSIONS = {DSV4_MAGIC: (4, 3), DSVL_MAGIC: (2,)}
+"""Versions that only the xangel82 fork writes."""
 GLM_ROW = 64 * 256
 GLM_COMPACT = (512, 64)
 GLM_INDEX = 128
@@ -193,7 +197,11 @@ GLM_INDEX = 128
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of one layer: ``rows x width`` f32 at ``offset`` of the area."""
+    """One tensor of one layer: ``rows x width`` f32 at ``offset`` of the area.
+
+    Packed indexer rows (xangel82) have their width in words; what these hold is not
+    known.
+    """
 
     layer: int
     name: str
@@ -218,9 +226,17 @@ def _deepseek(
         parts += [("compressor_values", *state), ("compressor_scores", *state)]
     if ratio == 4:
         state = (twice * ratio, twice * index)
-        parts += [("indexer", n_index, index)]
+        width = PACKED_INDEX_WORDS if _packed(v) else index
+        parts += [("indexer", n_index, width)]
         parts += [("indexer_values", *state), ("indexer_scores", *state)]
     return parts
+
+
+def _packed(v: Mapping[str, Any]) -> bool:
+    """Tell whether a file of the xangel82 fork holds packed indexer rows."""
+    versions = _FORK_VERSIONS.get(v.get("magic", 0), ())
+    marked = v.get("prefill_cap", 0) & PACKED_INDEX_BIT
+    return bool(marked) and v.get("version") in versions
 
 
 def _glm(

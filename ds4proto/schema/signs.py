@@ -134,10 +134,21 @@ def _fixed(kind: str, layout: Layout, found: int, seen: Seen) -> None:
 
 def _hello(body: memoryview, size: int, seen: Seen) -> None:
     words = _words(HELLO.body, body)
-    for name in _HELLO_DIALECTS:
-        fixed = size_of(HELLO.body, name)
-        if words and words["model_name_len"] == size - fixed:
-            seen.add("hello_fixed", fixed)
+    if not words:
+        return
+    found = size - words["model_name_len"]
+    known = {size_of(HELLO.body, name) for name in _HELLO_DIALECTS}
+    if found in known or _is_unknown_layout(found, max(known), body[found:size]):
+        seen.add("hello_fixed", found)
+
+
+def _is_unknown_layout(fixed: int, largest: int, name: memoryview) -> bool:
+    """Tell a HELLO that grew once more from one whose lengths are wrong.
+
+    It has more whole words than any known one, and a readable name behind them.
+    """
+    text = bytes(name).decode("latin-1")
+    return fixed > largest and fixed % 4 == 0 and bool(text) and text.isprintable()
 
 
 def _work(body: memoryview, size: int, seen: Seen, stream: Stream) -> None:
