@@ -212,7 +212,6 @@ def _summary(report: dict[str, Any]) -> dict[str, Any]:
         "connections": report["streams"],
         "runs": len(report["runs"]),
         "dialects": ", ".join(report["dialects"]) or "none",
-        "bytes in frames": report["accounted_bytes"],
         "bytes of no frame": report["undecoded_bytes"],
         "broken rules": sum(report["problems"].values()),
     }
@@ -249,5 +248,9 @@ def _notes(
             f"of each frame at most the first {head_bytes} bytes are in the page"
         )
     if privacy:
-        found.append("values were taken out, so that there is no map of their range")
+        found.append(
+            "values were taken out, so that there is no map of their range; findings "
+            "are those of the redacted copy, in which segment borders, values and "
+            "bytes of no frame are not those of the network"
+        )
     return found

@@ -150,7 +150,7 @@ def _facts(picture: Picture) -> list[tuple[str, str]]:
     """Return the summary as words."""
     found = []
     for name, value in picture.summary.items():
-        if name in ("bytes", "bytes in frames") and isinstance(value, int):
+        if name == "bytes" and isinstance(value, int):
             found.append((name, f"{value:,} ({size_text(value).strip()})"))
         elif isinstance(value, float):
             found.append((name, f"{value:.6g}"))

@@ -192,6 +192,10 @@ def test_heads_are_taken_once_and_none_is_left_behind(name: str) -> None:
         head = heads.take(row)
         assert len(head) == min(32, row.length)
         assert heads.take(row) == b""
+        held = heads._pending.get((row.stream, row.direction))
+        end = row.stream_offset + row.length
+        # what a row has told of is not kept
+        assert held is None or all(s + len(d) > end for s, d in held.pieces)
     assert heads._heads == {}
     assert heads._pending == {}
 
