@@ -50,6 +50,11 @@ class PeerFacts:
             return "first"
         return "last" if self.layer_end == self.n_layers - 1 else "middle"
 
+    @property
+    def span(self) -> str:
+        """Layers as ds4 writes them, ``2:4`` or ``5:output``."""
+        return f"{self.layer_start}:{'output' if self.has_output else self.layer_end}"
+
     def hidden_bytes(self, n_tokens: int, bits: int) -> int:
         """Return the bytes of some tokens' hidden state at a wire width."""
         return n_tokens * self.hidden_values * (bits or 32) // 8

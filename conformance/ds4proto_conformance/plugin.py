@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from ds4proto.errors import ExitCode
+from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.peer import PeerError, PeerLost
 from ds4proto_conformance import cases as case_package
 from ds4proto_conformance.registry import Case, all_cases
@@ -149,7 +149,7 @@ class CaseItem(pytest.Item):
         run = self.config.stash[_RUN]
         try:
             outcome, line = run.case(self.case)
-        except (PeerLost, PeerError) as error:
+        except (PeerLost, PeerError, WrongUsage) as error:
             run.lost, run.stopped = isinstance(error, PeerLost), str(error)
             pytest.exit(str(error), returncode=error.exit_code)
         self.user_properties.append(("ds4", json.dumps(line, default=str)))

@@ -89,6 +89,19 @@ def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None
         (("--peer", "reference:worker:no-such"), 2, "no mutant"),
         (("--peer", "reference:worker", "--profile", "tiny"), 2, "no profile"),
         ((), 2, "--peer is missing"),
+        (("--peer", "tcp:127.0.0.1:1"), 2, "--role is missing; one of"),
+        (("--peer", "reference:nobody"), 2, "'nobody' is no role"),
+        (
+            ("--peer", "reference:coordinator", "--position", "last"),
+            2,
+            "--position is for workers",
+        ),
+        (("--peer", "reference:coordinator", "--drive", "x:y"), 2, "expected one of"),
+        (
+            ("--peer", "reference:worker:none-middle", "--position", "last"),
+            2,
+            "its HELLO says middle (layers 2:4 of 8)",
+        ),
         (("--peer", "capture:none.pcap"), 2, "no such file"),
     ],
 )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from ds4proto_conformance.bench.tp_drive import Driver
 from ds4proto_conformance.bench.tp_wire import (
     ControlFrame,
     ControlWire,
@@ -20,7 +17,6 @@ from ds4proto_conformance.bench.tp_wire import (
 from ds4proto_conformance.verdicts import Deviation
 from ds4proto_conformance.wire import Ended
 
-from ds4proto.errors import WrongUsage
 from ds4proto.peer.channel import SocketChannel
 
 
@@ -100,20 +96,6 @@ def test_gates_cross_both_ways_at_once(
     pair[1].sendall(theirs[:20])
     pair[1].shutdown(socket.SHUT_WR)
     assert wire.gate(64) == Ended("cut")
-
-
-def test_drive_runs_a_command_and_refuses_other_words(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    driver = Driver(f"exec:{sys.executable} -c \"open('{told}', 'w').write('x')\"")
-    driver.start()
-    process = driver._process
-    assert process is not None
-    assert process.wait(timeout=60) == 0
-    driver.close()
-    assert told.read_text() == "x"
-    with pytest.raises(WrongUsage, match="exec:COMMAND"):
-        Driver("gopher:x")
-    Driver("").start()
 
 
 def test_unknown_types_are_read_whole(

@@ -14,8 +14,8 @@ from ds4proto.link.plan import PlannedGate, token_gates
 from ds4proto.peer import PeerLost
 from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_conformance.bench.base import Connections
+from ds4proto_conformance.bench.drive import Driver
 from ds4proto_conformance.bench.tp import TpBench
-from ds4proto_conformance.bench.tp_drive import Driver
 from ds4proto_conformance.bench.tp_plan import Step, command_gates
 from ds4proto_conformance.bench.tp_wire import ControlFrame, DataWire, gate_bytes
 from ds4proto_conformance.settings import Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ds4proto.errors import WrongUsage
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_result import HIDDEN_STATE, LOGITS
 from ds4proto_conformance.bench.answers import Answer
@@ -55,10 +56,23 @@ class WorkerBench(Bench):
     # meeting
 
     def learn(self) -> None:
-        """Await the HELLO, then find the width of the hidden state."""
+        """Await the HELLO, then find the width of the hidden state.
+
+        Raises
+        ------
+        WrongUsage
+            The worker stands elsewhere than ``--position`` says.
+        """
         self.begin(self.settings.seed)
         self.meet()
         told = self.settings
+        if told.position not in ("", self.facts.position):
+            raise WrongUsage(
+                f"--position {told.position}: expected a worker there, its HELLO says"
+                f" {self.facts.position} (layers {self.facts.span} of"
+                f" {self.facts.n_layers}). Next: give it other layers, or leave the"
+                " option out"
+            )
         if told.hidden_values is not None:
             answers = [ModelAnswers(told.hidden_values, told.vocab)]
         else:
@@ -168,7 +182,7 @@ class WorkerBench(Bench):
         return {
             "model_id": f.model_id,
             "model_name": f.model_name,
-            "layers": f"{f.layer_start}:{'output' if f.has_output else f.layer_end}",
+            "layers": f.span,
             "n_layers": f.n_layers,
             "ctx": f.ctx,
             "quant_bits": f.quant_bits,

@@ -150,6 +150,7 @@ def role_of(peer: str, told: str | None = None) -> Role:
 
 def _live(told: Mapping[str, Any]) -> int:
     from ds4proto.peer import parse_peer
+    from ds4proto_conformance.bench.drive import Driver
     from ds4proto_conformance.front import run
     from ds4proto_conformance.selection import select
     from ds4proto_conformance.settings import Settings
@@ -175,6 +176,9 @@ def _live(told: Mapping[str, Any]) -> int:
     )
     settings = Settings(**{name: told[name] for name in names})
     settings.position = told["position"] or ""
+    if settings.position and settings.role != "worker":
+        raise WrongUsage(f"--position is for workers; the role is {settings.role}")
+    Driver(settings.drive)  # refuses what it cannot do, before anything runs
     report, status = run(
         settings,
         told["profile"],
@@ -207,6 +211,7 @@ def _command(told: Mapping[str, Any]) -> str:
     words = ["ds4proto", "check", "--peer", told["peer"], "--role", told["role"]]
     for name in (
         "dialect",
+        "position",
         "model",
         "hidden_values",
         "vocab",

@@ -14,9 +14,9 @@ from ds4proto_conformance.registry import all_cases
 __all__ = ["PROCESSES", "Job", "results"]
 
 PROCESSES: Final = 2
-_TASKS: Final = 60
-"""Faults that one process meets before it is replaced: threads of peers that hang on
-would add up."""
+_BATCH: Final = 120
+"""Faults after which the processes are replaced: threads of peers that hang on would
+add up."""
 Job = tuple[str, str, tuple[str, ...]]
 """Role, name of the fault, ids of the cases that it has to meet."""
 
@@ -33,8 +33,8 @@ def results(jobs: Sequence[Job], processes: int = PROCESSES) -> Iterator[Row]:
         yield from map(_met, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        processes, mp_context=context, max_tasks_per_child=_TASKS
-    ) as pool:
-        for future in as_completed([pool.submit(_met, job) for job in jobs]):
-            yield future.result()
+    for first in range(0, len(jobs), _BATCH):
+        batch = jobs[first : first + _BATCH]
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            for future in as_completed([pool.submit(_met, job) for job in batch]):
+                yield future.result()
