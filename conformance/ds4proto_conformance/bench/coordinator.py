@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any, Final
 
 from ds4proto.link.ds4d_frames import FIXED, TELEMETRY_PART, framed, result_frame
@@ -12,6 +10,7 @@ from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_hello import HELLO
 from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
 from ds4proto_conformance.bench.base import Bench, Connections
+from ds4proto_conformance.bench.drive import Driver
 from ds4proto_conformance.bench.work import ACK_ONLY, OUTPUT_LOGITS, RESET_SESSION
 from ds4proto_conformance.facts import PeerFacts, candidates
 from ds4proto_conformance.settings import Settings
@@ -21,6 +20,7 @@ from ds4proto_conformance.wire import Ended, Frame, Wire
 __all__ = ["CoordinatorBench", "Hop"]
 
 _ROUNDS: Final = 24
+_REDIALS: Final = 2
 """WORK frames that a case looks at before it gives up on meeting a kind of one."""
 
 
@@ -36,7 +36,7 @@ class CoordinatorBench(Bench):
     def __init__(self, connections: Connections, settings: Settings) -> None:
         super().__init__(connections, settings)
         self.facts = PeerFacts(layer_start=0, layer_end=-1)
-        self._driven: list[subprocess.Popen[bytes]] = []
+        self._driver = Driver(settings.drive, "coordinator")
 
     # meeting
 
@@ -113,25 +113,12 @@ class CoordinatorBench(Bench):
 
     def drive(self) -> None:
         """Make the coordinator start a request, as ``--drive`` says."""
-        kind, _, rest = self.settings.drive.partition(":")
-        if kind == "exec":
-            import shlex
-
-            self._driven.append(subprocess.Popen(shlex.split(rest)))
-        elif kind == "http":
-            import threading
-
-            threading.Thread(target=_post, args=(rest,), daemon=True).start()
-        elif kind == "manual":
-            print("start a request on the coordinator now", file=sys.stderr)
+        self._driver.start()
 
     def close(self) -> None:
         """End the run, and the commands that drove requests."""
         super().close()
-        for process in self._driven:
-            process.kill()
-            process.wait()
-        self._driven.clear()
+        self._driver.close()
 
     def describe(self) -> dict[str, Any]:
         """Return the peer's identity for a report."""
@@ -181,9 +168,13 @@ class CoordinatorBench(Bench):
 
     def register(self, name: str = "worker", **changes: Any) -> Hop:
         """Register as a worker."""
+        return Hop(self, self.again(name, changes), (name, changes))
+
+    def again(self, name: str, changes: dict[str, Any]) -> Wire:
+        """Return a new connection on which that worker has registered."""
         wire = self.dial(name)
         wire.send(self.hello(**changes))
-        return Hop(self, wire)
+        return wire
 
     def check_alive(self) -> None:
         """Take it that a new worker is given work, and that its answer is taken."""
@@ -224,16 +215,30 @@ class CoordinatorBench(Bench):
 
 
 class Hop:
-    """One registered worker that we play."""
+    """One registered worker that we play.
 
-    def __init__(self, peer: CoordinatorBench, wire: Wire) -> None:
+    Until it has seen a frame it dials again when it is dropped, as workers do: a
+    coordinator that gives up a route drops every worker of it, new ones too.
+    """
+
+    def __init__(
+        self, peer: CoordinatorBench, wire: Wire, how: tuple[str, dict[str, Any]]
+    ) -> None:
         self.peer = peer
         self.wire = wire
+        self._how = how
+        self._redials = _REDIALS
 
     def work(self, clause: str = "DS4D-HELLO-16") -> Frame:
         """Return the next WORK."""
         wait = 2 * self.peer.patience
         found = self.wire.next(patience=wait)
+        while isinstance(found, Ended) and found.how != "silence" and self._redials:
+            self._redials -= 1
+            name, changes = self._how
+            self.wire = self.peer.again(name, changes)
+            found = self.wire.next(patience=wait)
+        self._redials = 0
         if isinstance(found, Ended) or found.name != "WORK":
             raise Deviation(clause, "a WORK", str(found))
         for problem in found.problems:
@@ -335,23 +340,3 @@ class Hop:
     def accepted(self, clause: str) -> Frame:
         """Take it that our answer was taken: the next WORK goes on, no replay."""
         return self.work(clause)
-
-
-def _post(url: str) -> None:
-    import json
-    from urllib.request import Request, urlopen
-
-    body = json.dumps(
-        {
-            "model": "ds4",
-            "prompt": "one two three",
-            "max_tokens": 4,
-            "messages": [{"role": "user", "content": "one two"}],
-        }
-    )
-    request = Request(url, body.encode(), {"Content-Type": "application/json"})
-    try:
-        with urlopen(request, timeout=60) as answer:
-            answer.read(1 << 20)
-    except OSError as error:
-        print(f"--drive {url}: {error}", file=sys.stderr)
