@@ -1,0 +1,51 @@
+"""Stands in for atheris: gives the corpus to the check once, as libFuzzer would tell.
+
+With ``PLANTED`` in the environment every input that is not empty raises KeyError.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+
+_STATE: dict[str, object] = {}
+
+
+@contextmanager
+def instrument_imports(include=(), exclude=()):  # type: ignore[no-untyped-def]
+    """Instrument nothing; remember what was asked for."""
+    _STATE["include"] = (include, exclude)
+    yield
+
+
+def Setup(argv, check):  # type: ignore[no-untyped-def]  # noqa: N802 - atheris's name
+    """Remember what to run."""
+    _STATE.update(argv=argv, check=check)
+
+
+def Fuzz():  # type: ignore[no-untyped-def]  # noqa: N802 - atheris's name
+    """Run every file of the corpora once, then end as libFuzzer does."""
+    argv, check = _STATE["argv"], _STATE["check"]
+    options = dict(arg[1:].split("=", 1) for arg in argv[1:] if arg.startswith("-"))
+    folders = [Path(arg) for arg in argv[1:] if not arg.startswith("-")]
+    files = sorted(path for folder in folders for path in folder.iterdir())
+    print("INFO: a stand-in", file=sys.stderr)
+    line = "#{0}\tNEW    cov: {0} ft: 9 corp: {0}/17b lim: 4 exec/s: 5 rss: 64Mb L: 1/2"
+    for number, path in enumerate(files, 1):
+        data = path.read_bytes()
+        try:
+            check(data)
+            if data and "PLANTED" in os.environ:
+                raise KeyError("planted")
+        except Exception:
+            print(" === Uncaught Python exception: ===", file=sys.stderr)
+            traceback.print_exc()
+            kept = Path(options["artifact_prefix"]) / f"crash-{os.getpid()}-{number}"
+            kept.write_bytes(data)
+            sys.exit(77)
+        print(line.format(number), file=sys.stderr)
+    (folders[0] / "found").write_bytes(b"")
+    print(f"Done {len(files)} runs in {options['max_total_time']} s", file=sys.stderr)
