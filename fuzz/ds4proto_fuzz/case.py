@@ -43,6 +43,8 @@ class Step:
         client has to be served meanwhile), an end of our direction, or a close.
     vary : sequence of (offset, size)
         Bytes that differ in each repetition of the case, as ids do.
+    copy : sequence of (offset, size, offset there)
+        Bytes that repeat the frame which the peer sent last, as ids of an answer do.
     """
 
     on: str
@@ -52,6 +54,15 @@ class Step:
     base: bytes = field(default=b"", repr=False)
     then: Then = ""
     vary: tuple[tuple[int, int], ...] = ()
+    copy: tuple[tuple[int, int, int], ...] = ()
+
+    def copied(self, data: bytes, last: bytes) -> bytes:
+        """Return `data` with what it repeats of the peer's last frame."""
+        out = bytearray(data)
+        for at, size, there in self.copy:
+            if at + size <= len(out) and there + size <= len(last):
+                out[at : at + size] = last[there : there + size]
+        return bytes(out)
 
     def varied(self, turn: int) -> bytes:
         """Return the bytes of one repetition."""
@@ -67,12 +78,19 @@ class Step:
 
     def as_json(self) -> dict[str, Any]:
         """Return the step as a finding holds it."""
-        found = {"on": self.on, "type": self.name, "how": self.how, "then": self.then}
+        found: dict[str, Any] = {
+            "on": self.on,
+            "type": self.name,
+            "how": self.how,
+            "then": self.then,
+        }
         found["hex"] = self.data.hex()
         if self.base:
             found["base"] = self.base.hex()
         if self.vary:
-            found["vary"] = self.vary  # type: ignore[assignment]
+            found["vary"] = self.vary
+        if self.copy:
+            found["copy"] = self.copy
         return found
 
 
@@ -136,6 +154,7 @@ class Case:
                     bytes.fromhex(step.get("base", "")),
                     _then(step["then"]),
                     tuple((int(a), int(n)) for a, n in step.get("vary", ())),
+                    tuple((int(a), int(n), int(b)) for a, n, b in step.get("copy", ())),
                 )
                 for step in found["steps"]
             )

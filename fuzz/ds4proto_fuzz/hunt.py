@@ -132,6 +132,8 @@ class Hunt:
     ----------
     next_index : int
         First index of the last run that was not given to the peer.
+    first_at : float
+        Monotonic time of the first confirmed effect; 0 before that.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Hunt:
         self.target, self.seed = target, seed
         self.tally = Tally()
         self.next_index = 0
+        self.first_at = 0.0
         self._tell, self._budget = tell, budget
         self._history: deque[Case] = deque(maxlen=_HISTORY)
         self._window: list[Case] = []
@@ -240,6 +243,7 @@ class Hunt:
             self.target.quiet()
 
     def _keep(self, case: Case, effect: Effect) -> None:
+        self.first_at = self.first_at or monotonic()
         found = {"seed": case.seed, "index": case.index, "frames": len(case.steps)}
         name = Finding(effect, case, self._peer()).name
         if name not in self._names:

@@ -13,6 +13,10 @@ __all__ = ["ROLES", "states_of", "target_of"]
 
 _HOMES: Final = {
     "worker": ("ds4proto_fuzz.ds4d.worker:WorkerTarget", "ds4d.worker_cases"),
+    "coordinator": (
+        "ds4proto_fuzz.ds4d.coordinator:CoordinatorTarget",
+        "ds4d.coordinator_cases",
+    ),
 }
 ROLES: Final = tuple(_HOMES)
 

@@ -54,11 +54,13 @@ for turn in range(case["repeat"]):
         data = bytearray.fromhex(step["hex"])
         for a, n in step.get("vary", ()):
             data[a:a+n] = (int.from_bytes(data[a:a+n], "big") + turn).to_bytes(n, "big")
+        for a, n, b in step.get("copy", ()):
+            data[a:a+n] = said[b:b+n]
         wire.sendall(data)
         if step["then"] == "half-close":
             wire.shutdown(socket.SHUT_WR)
         elif step["then"] in ("wait", "pause"):
-            wire.settimeout(3); print(step["on"], wire.recv(65536).hex() or "closed")
+            wire.settimeout(3); said = wire.recv(65536); print(step["on"], said.hex())
 for name, wire in wires.items():
     try:
         wire.settimeout(3); print(name, wire.recv(65536).hex() or "closed")

@@ -22,6 +22,7 @@ from ds4proto_fuzz.target import Outcome, Settings, Target, phases
 __all__ = ["WorkerTarget"]
 
 _HEADER: Final = HELLO.header_size
+_STAYS: Final = "stays open"
 _PIECES: Final = 24
 """Pieces of a slow drip; the rest goes out at once."""
 _MOMENT: Final = 0.25
@@ -254,10 +255,17 @@ class WorkerTarget(Target):
         return Outcome(None, reached)
 
     def _crashed(self, effect: Effect) -> Effect:
-        """Return the crash behind an effect, if the process has ended."""
+        """Return what is behind an effect: the process has ended, nobody is served."""
         if effect.kind in ("over-allocation", "leak"):
             return effect
-        return self.lost() or effect
+        crash = self.lost()
+        if crash is not None or _STAYS not in effect.what and effect.kind != "hang":
+            return crash or effect
+        try:
+            others = self.innocent()
+        except PeerLost:
+            others = Effect("hang", "a second client is not served")
+        return others if others is not None and others.kind == "hang" else effect
 
     def _phase(
         self, oracle: WorkerOracle, on: str, steps: list[Step], turn: int, *, sure: bool

@@ -230,7 +230,8 @@ class WorkerCases:
             name = "SNAPSHOT_LOAD_BEGIN"
             tokens = [rng.choice((f.vocab, 0xFFFFFFFF)), 1]
             data = make.load_begin(session, tokens, rng.choice((0, 64)))
-        step = Step(on, name, data, f"coherent: {kind}")
+        then: Then = "wait" if kind == "load" else ""
+        step = Step(on, name, data, f"coherent: {kind}", then=then)
         return f"coherent {kind}", [step, *self._check(rng, on, "live")]
 
     def _flood(self, seed: int, index: int) -> Case:

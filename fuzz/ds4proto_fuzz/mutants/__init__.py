@@ -7,8 +7,30 @@ from __future__ import annotations
 
 import shlex
 import sys
+from typing import Any, Final
 
-__all__ = ["spec_of"]
+__all__ = ["ROLES", "spec_of", "table_of"]
+
+ROLES: Final = ("worker", "coordinator")
+
+
+def table_of(role: str) -> dict[str, Any]:
+    """Return the peers of a role by name; each has ``about`` and ``kind``.
+
+    Raises
+    ------
+    KeyError
+        There is no such role.
+    """
+    if role == "worker":
+        from ds4proto_fuzz.mutants.worker_faults import WORKERS
+
+        return dict(WORKERS)
+    if role == "coordinator":
+        from ds4proto_fuzz.mutants.small_coordinator import COORDINATORS
+
+        return dict(COORDINATORS)
+    raise KeyError(role)
 
 
 def spec_of(role: str, name: str) -> str:

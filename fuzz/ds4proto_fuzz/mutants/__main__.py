@@ -10,14 +10,17 @@ def main() -> int:
     """Run a peer until it is ended, or until its fault ends it."""
     role, name, host, port = sys.argv[1:5]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from ds4proto_fuzz.mutants.worker_faults import WORKERS
+    from ds4proto_fuzz.mutants import table_of
 
-    tables = {"worker": WORKERS}
-    if role not in tables or name not in tables[role]:
-        known = ", ".join(tables.get(role, tables))
+    try:
+        table = table_of(role)
+    except KeyError:
+        table = {}
+    if name not in table:
+        known = ", ".join(table)
         print(f"no planted fault {name!r} of a {role}; known: {known}", file=sys.stderr)
         return 2
-    tables[role][name]((host, int(port))).run()
+    table[name]((host, int(port))).run()
     return 0
 
 

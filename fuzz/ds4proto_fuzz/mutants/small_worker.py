@@ -62,11 +62,13 @@ class SmallWorker:
     """
 
     limits = LinkLimits()
+    prefill_cap: int | None = 16
     redial = 0.02
 
     def __init__(self, coordinator: tuple[str, int]) -> None:
         self.machine = Worker(
-            WorkerFacts(MODEL, 5, 7, True, prefill_cap=16), limits=self.limits
+            WorkerFacts(MODEL, 5, 7, True, prefill_cap=self.prefill_cap),
+            limits=self.limits,
         )
         self._coordinator = coordinator
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)

@@ -249,6 +249,7 @@ class AcceptsContext(_Skips):
 
     about = "serves a span behind the end of the context"
     clauses = ("DS4D-WORK-09",)
+    prefill_cap = None
 
 
 class AcceptsPrefix(Fault):
