@@ -35,8 +35,8 @@ Examples:
 \b
 Faults: delay=TIME[,jitter=TIME]  rate=BYTES  cut=BYTES[,reset=yes]  stall=BYTES
   flip=OFFSET  drop=FRAME[,nth=N|,every=yes]  corrupt=FRAME.FIELD[,value=N][,nth=N]
-  each with way=up|down, conn=N, kind=control|hop. Frames of gate connections are not
-  told apart; the others act on them.
+  each with way=up|down, conn=N, kind=control|hop. Gates are GATE_ROW, GATE_BATCH and
+  GATE_BULK, with the fields of their headers and payload, its first byte.
 
 Ends with Ctrl-C, after --until, or with --once when all connections are over. The exit
 status is 0, 1 where the record is incomplete, 2 where nobody connected."""

@@ -23,6 +23,7 @@ from ds4proto.peer.connect import UNTIL_DEADLINE, Listener, dial, listen
 from ds4proto.peer.errors import PeerError, PeerLost
 from ds4proto.peer.proxy_faults import FRAME_KINDS, Rule, Way
 from ds4proto.peer.proxy_frames import FrameEditor, rewrite_port, rewrite_route
+from ds4proto.peer.proxy_gates import PairFacts
 from ds4proto.peer.proxy_pump import Pump
 from ds4proto.peer.proxy_record import BackgroundRecorder, Track
 from ds4proto.schema.declare import FrameSpec
@@ -61,6 +62,8 @@ class Proxy:
         Why the recording ended early; empty while it is whole.
     faults : list of str
         What was injected, in order.
+    pair : PairFacts
+        What a tensor-parallel HELLO that passed by says of the gates.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Proxy:
         self._channels: set[SocketChannel] = set()
         self._ports: dict[int, tuple[Address, str]] = {}
         self._count = 0
+        self.pair = PairFacts()
         self.recording_lost = ""
         self.faults: list[str] = []
 
@@ -286,7 +290,7 @@ class _Link:
         return FrameEditor(
             rules, random.Random(seed),
             rewrite=self._hello if hello else self._work if work else None,
-            until_hello=hello and not rules, note=note,
+            until_hello=hello and not rules, note=note, pair=self._proxy.pair,
         )  # fmt: skip
 
     def _route_moves(self) -> bool:

@@ -2,37 +2,35 @@
 
 DS4D and the control connection of DS4T have lengths in their headers, so that borders
 are known at once. Gates of DS4T have none (the last one's length shows only when the
-next comes), so that a data connection is passed on as bytes.
+next comes); `proxy_gates` tells them apart where a HELLO has passed by before.
 """
 
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from ds4proto.peer.proxy_faults import Rule
+from ds4proto.peer.proxy_gates import GATE_MAGICS, GateEditor, PairFacts
+from ds4proto.peer.proxy_places import field_place, store
 from ds4proto.schema import build, frame_of_code, header_of, read
-from ds4proto.schema.declare import FrameSpec, fields_of, offsets_of
+from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d import MAGIC as DS4D_MAGIC
 from ds4proto.schema.ds4d_hello import HELLO
-from ds4proto.schema.ds4t import DS4T_MAGIC
 from ds4proto.schema.ds4t_hello import HELLO as TP_HELLO
 from ds4proto.schema.fast import struct_of
 from ds4proto.schema.problem import Buf, SchemaError
 from ds4proto.schema.recognise import protocol_of
+from ds4proto.schema.slab import VALUE
 
 __all__ = ["FrameEditor", "Rewrite", "rewrite_port", "rewrite_route"]
 
 _MOST: Final = 256 << 20
 """A frame beyond this is passed on as bytes, and so is the rest of the stream."""
 _WORD: Final = 4
-_MAGICS: Final = (
-    DS4D_MAGIC.to_bytes(_WORD, "big"),
-    DS4T_MAGIC.to_bytes(_WORD, "little"),
-)
+_MAGICS: Final = (DS4D_MAGIC.to_bytes(_WORD, "big"), *GATE_MAGICS)
 _VERSIONS: Final = {d.version: d for d in reversed(dialects_of("DS4T")) if d.hello_size}
 """By version; the first listed of several, which is upstream's."""
 Rewrite = Callable[[FrameSpec, bytearray], bytearray]
@@ -53,6 +51,9 @@ class FrameEditor:
         Pass bytes on once the first frame has gone by.
     note : callable
         Told in words of what was done.
+    pair : PairFacts
+        What a tensor-parallel HELLO says is put here, and read on a connection that
+        begins with a gate.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class FrameEditor:
         rewrite: Rewrite | None,
         until_hello: bool,
         note: Callable[[str], None],
+        pair: PairFacts | None = None,
     ) -> None:
         self._rules = rules
         self._draw = draw
@@ -75,14 +77,19 @@ class FrameEditor:
         self._dialect = ""
         self._raw = False
         self._first = True
+        self._pair = PairFacts() if pair is None else pair
+        self._gates: GateEditor | None = None
 
     @property
     def raw(self) -> bool:
         """Whether bytes are only passed on from here."""
-        return self._raw and not self._held
+        gates = self._gates
+        return self._raw and not self._held and (gates is None or gates.lost)
 
     def feed(self, data: Buf) -> list[Buf]:
         """Return what may go on after these bytes came."""
+        if self._gates is not None:
+            return self._gates.feed(data)
         if self._raw:
             return [data]
         self._held += data
@@ -97,12 +104,15 @@ class FrameEditor:
                 if whole is not None:
                     out.append(whole)
         if self._raw and self._held:
-            out.append(bytes(self._held))
+            held = bytes(self._held)
             self._held.clear()
+            out += [held] if self._gates is None else self._gates.feed(held)
         return out
 
     def rest(self) -> bytes:
         """Return what was held back when the stream ended."""
+        if self._gates is not None:
+            return self._gates.rest()
         rest = bytes(self._held)
         self._held.clear()
         return rest
@@ -139,13 +149,18 @@ class FrameEditor:
             return None
         version = int.from_bytes(self._held[_WORD : 2 * _WORD], "little")
         known = _VERSIONS.get(version)
-        if known is None or not known.hello_size:  # a gate, or a build not known
+        # A gate has its layer there: once a pair has met, only its own version counts.
+        other = self._pair.dialect and known and known.name != self._pair.dialect
+        if known is None or other or not known.hello_size:
             return self._give_up()
         self._protocol, self._dialect = "DS4T", known.name
         return known.hello_size
 
     def _give_up(self) -> int:
         self._raw = True
+        begins_a_gate = self._first and self._held.startswith(GATE_MAGICS)
+        if begins_a_gate and self._rules and self._pair.vector_bytes:
+            self._gates = GateEditor(self._pair, self._rules, self._draw, self._note)
         return 0
 
     def _spec(self, whole: bytearray) -> FrameSpec | None:
@@ -158,6 +173,8 @@ class FrameEditor:
     def _passes(self, whole: bytearray) -> bytearray | None:
         """Return the frame as it goes on, None where it is left out."""
         spec = self._spec(whole)
+        if self._first and spec is TP_HELLO:
+            self._greeted(whole)
         self._first = False
         if self._until_hello and not self._rules:
             self._raw = True
@@ -175,6 +192,13 @@ class FrameEditor:
             self._corrupt(rule, spec, whole, count)
         return whole
 
+    def _greeted(self, whole: bytearray) -> None:
+        """Keep what the gates of this pair will look like."""
+        place = field_place(TP_HELLO, "n_embd", self._dialect)
+        if place is not None:
+            width = int(place[1].unpack_from(whole, place[0])[0])
+            self._pair.dialect, self._pair.vector_bytes = self._dialect, VALUE * width
+
     def _corrupt(
         self, rule: Rule, spec: FrameSpec, whole: bytearray, count: int
     ) -> None:
@@ -182,39 +206,11 @@ class FrameEditor:
         if place is None:
             self._note(f"{spec.full_name} has no field {rule.field!r}")
             return
-        at, form, bits = place
-        if len(whole) < at + form.size:
+        if len(whole) < place[0] + place[1].size:
             self._note(f"{spec.full_name} {count} is too short for {rule.field}")
             return
-        old = int(form.unpack_from(whole, at)[0])
-        new = rule.other(old & ((1 << bits) - 1), bits, self._draw)
-        form.pack_into(whole, at, _fit(new, form))
+        old, new = store(whole, place, rule, self._draw)
         self._note(f"{spec.full_name} {count}: {rule.field} {old} became {new}")
-
-
-def _fit(value: int, form: struct.Struct) -> int:
-    signed = form.format[-1].islower()
-    bits = 8 * form.size
-    return value - (1 << bits) if signed and value >> (bits - 1) & 1 else value
-
-
-def field_place(
-    spec: FrameSpec, name: str, dialect: str
-) -> tuple[int, struct.Struct, int] | None:
-    """Return offset, form and bits of a whole-number field of a frame, or None.
-
-    ``header.bytes`` and the like name the words of the header.
-    """
-    layout, base, path = spec.body, spec.header_size, name
-    if name.startswith("header.") and spec.header is not None:
-        layout, base, path = spec.header, 0, name.removeprefix("header.")
-        dialect = "*"
-    places = offsets_of(layout, dialect)
-    field = next((f for f in fields_of(layout, dialect) if f.path == path), None)
-    if field is None or field.kind != "int":
-        return None
-    form = struct.Struct((field.order or "=") + field.code)
-    return base + places[path], form, 8 * form.size
 
 
 def rewrite_port(whole: bytearray, port: int) -> int:

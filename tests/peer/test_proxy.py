@@ -17,7 +17,8 @@ from ds4proto.pcap import CaptureReader
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost, SocketChannel, dial, listen
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import bytes_of, parse_rule, read_rules
-from ds4proto.peer.proxy_frames import FrameEditor, field_place, rewrite_route
+from ds4proto.peer.proxy_frames import FrameEditor, rewrite_route
+from ds4proto.peer.proxy_places import field_place
 from ds4proto.schema import frame, parse, to_bytes
 from ds4proto.testing import captures_dir
 from ds4proto.trace.tcp import read_streams
