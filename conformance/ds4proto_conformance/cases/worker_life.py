@@ -89,7 +89,7 @@ def hidden(peer: WorkerBench) -> None:
 
 @case(
     "worker/hello/data-port",
-    clauses=("DS4D-HELLO-26", "DS4D-WORKER-20"),
+    clauses=("DS4D-HELLO-26", "DS4D-WORKER-20", "DS4D-ROUTE-24"),
     role="worker",
     category="handshake",
     mutants=("hello-port-off",),

@@ -38,7 +38,7 @@ def answers(peer: WorkerBench, count: int, widths: tuple[int, ...]) -> list[byte
 
 @case(
     "worker/widths/16-is-the-narrowed-32",
-    clauses=("DS4D-RESULT-25", "DS4D-WORK-32", "DS4D-FRAME-09"),
+    clauses=("DS4D-RESULT-25", "DS4D-WORK-32", "DS4D-FRAME-09", "CODEC-BF16-04"),
     role="worker",
     category="codec",
     params={"count": (1, 3)},
