@@ -11,6 +11,7 @@ from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.hops import Pipelines
+from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
@@ -155,7 +156,8 @@ class RulesCheck:
         return Finding(
             "end.cut-off", "severe", "certain",
             f"{row.src_role} -> {row.dst_role} was cut off {what}; {who} {other.verb} "
-            f"the connection first, at {other.time:.3f} s{last}",
+            f"the connection first, at {other.time:.3f} s, {ms(other.quiet)} after the "
+            f"last byte{last}",
             numbers, tuple(evidence),
             f"look why {who} ended there: its last lines; the other side only saw the "
             "end", row.run, self._scene.file,

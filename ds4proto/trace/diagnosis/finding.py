@@ -125,8 +125,8 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 
 _CAUSES: Final = (
-    "identity.", "rdma.gid", "rule.", "frame.", "tp.schedule", "tp.diverged",
-    "tp.command-failed", "route.error", "numeric.",
+    "identity.", "tcp.", "rdma.gid", "rule.", "frame.", "tp.schedule", "tp.diverged",
+    "route.error", "route.stray", "route.request-missing", "numeric.", "end.cut-off",
 )  # fmt: skip
 
 
@@ -135,4 +135,5 @@ def _depth(finding: Finding) -> int:
     for depth, start in enumerate(_CAUSES):
         if finding.code.startswith(start):
             return depth
-    return len(_CAUSES) + finding.code.startswith("end.")
+    late = ("end.", "tp.command-failed")
+    return len(_CAUSES) + finding.code.startswith(late)

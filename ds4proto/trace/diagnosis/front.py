@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
+from msgspec.structs import replace as with_fields
+
 from ds4proto.link.schedule import Schedule
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.broken_rules import RulesCheck
@@ -150,7 +152,10 @@ def examine(
     if len(logs) > 1:
         found.findings += settings_findings(logs)
     if len(captures) > 1:
-        found.findings += cross_findings(captures)
+        cross = list(cross_findings(captures))
+        if any(finding.code in ("both.link", "both.late-rank") for finding in cross):
+            found.findings = [_settled(finding) for finding in found.findings]
+        found.findings += cross
     found.findings = in_order(found.findings)
     return found
 
@@ -200,6 +205,13 @@ def _roce(
         return
     found.frames += sum(report.packets.values())
     yield from roce_findings(report, capture.file)
+
+
+def _settled(finding: Finding) -> Finding:
+    """Return what one side alone suspects as a note, where both sides tell."""
+    if finding.code not in ("tp.skew", "tp.slow-gates"):
+        return finding
+    return with_fields(finding, severity="note", next_step="")
 
 
 def _schedule_in(captures: Sequence[Examiner]) -> Schedule | None:

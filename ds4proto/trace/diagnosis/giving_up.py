@@ -155,8 +155,9 @@ class GivingUpCheck:
         left = who.startswith("worker") and self._last_of_run.get(run, 0) > close.time
         other = self._connections.role(held, "b" if close.side == "a" else "a")
         yield Finding(
-            "end.worker-left" if left else "end.closed", "warning" if left else "note",
-            "certain",
+            "end.worker-left" if left else
+            "end.closed" if close.quiet < STALL else "end.after-silence",
+            "warning" if left else "note", "certain",
             f"{who} {close.verb} its connection with {other} first, at "
             f"{close.time:.3f} s, with no request open"
             + (f", after {ms(close.quiet)} of silence" if close.quiet >= STALL else "")
@@ -164,7 +165,9 @@ class GivingUpCheck:
             {"time_s": round(close.time, 6), "side": who},
             (self._connections.close_proof(held, close),),
             f"look why {who} ended: its last lines, a restart, an error frame before it"
-            if left else "", run, self._scene.file,
+            if left else "" if close.quiet < STALL else "if that was no pause of the "
+            f"user: what {who} sent last was lost before the place of the recording, "
+            "and it gave up waiting", run, self._scene.file,
         )  # fmt: skip
 
     def _is_pipeline(self, number: int) -> bool:

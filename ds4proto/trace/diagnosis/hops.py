@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
-from ds4proto.trace.diagnosis.spread import Line, Spread
+from ds4proto.trace.diagnosis.spread import Sizes, Spread
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["Hop", "Node", "Phase", "PipelineRun", "Pipelines"]
@@ -82,8 +82,8 @@ class Hop:
     result_bytes: int = 0
     answer_bytes: int = 0
     tokens: int = 0
-    by_answer: Line = field(default_factory=Line)
-    by_both: Line = field(default_factory=Line)
+    by_answer: Sizes = field(default_factory=Sizes)
+    by_both: Sizes = field(default_factory=Sizes)
     bulk_bytes: int = 0
     bulk_seconds: float = 0.0
     bulk_row: FrameRow | None = None
@@ -280,10 +280,10 @@ class Pipelines:
             phase.downstream.add(wait)
             phase.forwarding.add(send)
             rest = turnaround - seconds - wait - send
+            hop.by_answer.add(row.length, rest)
+            hop.by_both.add(row.length + asked.row.length, rest)
             if asked.alone:
                 phase.rest.add(rest)
-                hop.by_answer.add(row.length, rest)
-                hop.by_both.add(row.length + asked.row.length, rest)
                 if phase.worst_rest is None or rest > phase.worst_rest[0]:
                     phase.worst_rest = (rest, asked.row, row)
 

@@ -136,8 +136,11 @@ class IdentityCheck:
     def _versions(self, run: int, one: FrameRow, two: FrameRow) -> Finding:
         rows = sorted((one, two), key=lambda row: int(row.fields["version"]))
         older, newer = (int(row.fields["version"]) for row in rows)
-        known = {d.version: d for d in dialects_of("DS4T") if d.version is not None}
-        known_newer = known.get(newer)
+        name = rows[1].dialect.rstrip("?")
+        known_newer = next(
+            (d for d in dialects_of("DS4T") if d.name == name and d.version == newer),
+            None,
+        )
         changed = (
             f"{known_newer.title} changed: {'; '.join(known_newer.differs)}"
             if known_newer is not None and known_newer.differs

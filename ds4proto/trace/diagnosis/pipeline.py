@@ -19,7 +19,6 @@ or in a rack takes well under a millisecond."""
 ENOUGH: Final = 3
 """Requests before a median says something."""
 HALF: Final = 0.5
-FIT: Final = 0.9
 SPIKE: Final = 5.0
 SPIKE_S: Final = 0.05
 UNEVEN: Final = 3.0
@@ -104,12 +103,11 @@ class PipelineCheck:
     def _slow(self, hop: Hop, mode: str, phase: Phase) -> Iterator[Finding]:
         """Find a network that takes most of a request, or bytes that trickle."""
         rest, passing = phase.rest, phase.sending.mean + phase.receiving.mean
-        total = phase.turnaround.mean + passing
-        line = max((hop.by_answer, hop.by_both), key=lambda one: one.fit)
-        grows = line.fit > FIT and HALF < line.explained < 2 and line.slope > 0
+        total = phase.turnaround.median + passing
+        a_byte = hop.by_answer.seconds_a_byte() or hop.by_both.seconds_a_byte()
         slow = rest.count >= ENOUGH and rest.median >= SLOW
-        if slow and grows and rest.mean > HALF * total:
-            rate = 1 / line.slope
+        if slow and a_byte and rest.mean > HALF * total:
+            rate = 1 / a_byte
             yield Finding(
                 "pipeline.slow-transfer", "warning", "likely",
                 f"{hop.name}, {mode}: {ms(rest.median)} of {ms(total)} a request grow "

@@ -57,6 +57,7 @@ class RouteCheck:
         self._refused: dict[int, FrameRow] = {}
         self._stray: dict[tuple[int, str, str], Times] = {}
         self._early: dict[tuple[int, int], FrameRow] = {}
+        self._first: dict[int, int] = {}
         self._numbers: dict[int, tuple[int, FrameRow]] = {}
         self._snapshots: set[int] = set()
         self._left_out: dict[int, tuple[list[int], FrameRow, FrameRow]] = {}
@@ -87,6 +88,7 @@ class RouteCheck:
     def _work(self, row: FrameRow) -> None:
         f = row.fields
         key = (row.stream, int(f["request"]))
+        self._first.setdefault(*key)
         early = self._early.pop(key, None)
         if early is None or early.last_packet <= row.first_packet:
             self._asked[key] = row
@@ -105,7 +107,7 @@ class RouteCheck:
         session.position = int(f["pos0"]) + int(f["n_tokens"])
 
     def _number(self, row: FrameRow) -> None:
-        """Note request ids that are left out: those of a coordinator are consecutive."""
+        """Note request ids that are left out: a coordinator counts them up."""
         request = int(row.fields["request"])
         before = self._numbers.get(row.run)
         if request < _SNAPSHOT_IDS:
@@ -153,7 +155,11 @@ class RouteCheck:
         asked = self._asked.pop(key, None)
         if asked is None and key in self._answered:
             _count(self._stray, (row.run, row.src_role, "again"), row)
-        elif asked is None and len(self._early) < _MOST:
+        # a request with a lower number was asked before the capture began
+        within = key[1] >= self._first.get(row.stream, key[1] + 1)
+        if asked is None and key not in self._answered and within:
+            if len(self._early) >= _MOST:
+                return
             self._early[key] = row
         self._answered[key] = None
         if len(self._answered) > _MOST:
@@ -206,7 +212,7 @@ class RouteCheck:
             row = held.first
             known = kind == "again"
             yield Finding(
-                "route.stray-answer", "warning", "likely",
+                "route.stray-answer", "warning" if known else "severe", "likely",
                 f"{row.src_role} answered request {row.fields['request']}"
                 + (" a second time" if known
                    else ", which nobody asked on this connection")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import frexp, log2
 from typing import Final
 
-__all__ = ["Line", "Spread", "ms", "share"]
+__all__ = ["Sizes", "Spread", "ms", "share"]
 
 _PER_OCTAVE: Final = 16
+_SIZES: Final = 64
+_ENOUGH: Final = 3
+_STEADY: Final = 1.5
 
 
 class Spread:
@@ -65,41 +68,35 @@ class Spread:
         return self.quantile(0.5)
 
 
-class Line:
-    """How one number grows with another: least squares, without keeping any."""
+class Sizes:
+    """Times by size, for a few sizes: what time a byte takes shows there."""
 
-    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "_yy")
+    __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._n = 0
-        self._x = self._y = self._xx = self._xy = self._yy = 0.0
+        self._seen: dict[int, Spread] = {}
 
-    def add(self, x: float, y: float) -> None:
-        """Take a pair."""
-        self._n += 1
-        self._x += x
-        self._y += y
-        self._xx += x * x
-        self._xy += x * y
-        self._yy += y * y
+    def add(self, size: int, seconds: float) -> None:
+        """Take a time; beyond `_SIZES` sizes, only those that are known."""
+        if size in self._seen or len(self._seen) < _SIZES:
+            self._seen.setdefault(size, Spread()).add(seconds)
 
-    @property
-    def slope(self) -> float:
-        """Growth of y with x, 0 where x does not vary."""
-        spread = self._n * self._xx - self._x**2
-        return (self._n * self._xy - self._x * self._y) / spread if spread > 0 else 0.0
+    def seconds_a_byte(self) -> float:
+        """Return the time a byte takes, 0 where sizes do not explain the times.
 
-    @property
-    def fit(self) -> float:
-        """Share of the variance of y that x explains, 0 to 1."""
-        both = self._n * self._xy - self._x * self._y
-        x, y = self._n * self._xx - self._x**2, self._n * self._yy - self._y**2
-        return both * both / (x * y) if x > 0 and y > 0 else 0.0
-
-    @property
-    def explained(self) -> float:
-        """Share of the mean of y that grows with x; above 1 where the rest is below 0."""
-        return self.slope * self._x / self._y if self._y > 0 else 0.0
+        They do where the largest size has at least twice the bytes of the smallest,
+        what its bytes take more is more than half of its time, and that time hardly
+        varies.
+        """
+        if len(self._seen) < 2:
+            return 0.0
+        small, large = min(self._seen), max(self._seen)
+        low, high = self._seen[small].low, self._seen[large]
+        slope = (high.low - low) / (large - small)
+        steady = high.count >= _ENOUGH and high.median < _STEADY * high.low
+        if large < 2 * small or slope * large < high.low / 2 or not steady:
+            return 0.0
+        return max(slope, 0.0)
 
 
 def ms(seconds: float) -> str:

@@ -98,15 +98,18 @@ class TpEndingCheck:
     # -- gates without partners -------------------------------------------------
 
     def _missing(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
-        senders = {row.src_role for row in run.open.values()}
-        row = min(run.open.values(), key=lambda item: item.time)
+        end = gave_up.time if gave_up is not None else self._connections.end
+        waiting = [row for row in run.open.values() if row.time <= end]
+        if not waiting:
+            return  # sent to a rank that had gone: no cause of its going
+        senders = {row.src_role for row in waiting}
+        row = min(waiting, key=lambda item: item.time)
         if len(senders) > 1 and self._both(run):
             yield self._different(run)
             return
         sender = "leader" if row.src_role == "leader" else "worker"
         missing = OTHER[sender]
         name = gate_name(row, run.schedule)
-        end = gave_up.time if gave_up is not None else self._connections.end
         wait = max(0.0, end - row.time)
         count = run.pairs
         done = f"{count} gates before it were exchanged" if count else "0 gates passed"
@@ -224,6 +227,21 @@ class TpEndingCheck:
         busy = token is not None and (token.gates > 0 or not self._sees_gates(run))
         worker = gave_up.rank != "leader"
         evidence = self._proof(gave_up)
+        owed = self._owed(run)
+        if owed is not None and gave_up.time - owed[0].time >= STALL:
+            row, what = owed
+            yield Finding(
+                "tp.answer-missing", "severe", "certain",
+                f"the worker's {what} never came: the {gave_up.rank} {gave_up.how} "
+                f"{ms(gave_up.time - row.time)} after {row.type}, although "
+                + (f"all {token.gates} gates of the token were exchanged"
+                   if token is not None else "no gate is open"),
+                {"waited_ms": round((gave_up.time - row.time) * 1e3, 3)},
+                (proof(row, self._scene.file, "not answered"), *evidence),
+                "the worker sent no answer, or it was lost on the control connection: "
+                "look at the worker's last lines", run.number, self._scene.file,
+            )  # fmt: skip
+            return
         if token is not None:
             evidence.append(proof(token.row, self._scene.file, "was under way"))
         severe = worker or busy
@@ -242,6 +260,17 @@ class TpEndingCheck:
             tuple(evidence),
             step, run.number, self._scene.file,
         )  # fmt: skip
+
+    @staticmethod
+    def _owed(run: PairRun) -> tuple[FrameRow, str] | None:
+        """Return the command whose answer is due although its gates are done."""
+        schedule, token = run.schedule, run.token
+        if token is not None and schedule is not None and schedule.slots:
+            done = token.gates >= len(schedule.slots)
+            return (token.row, "LOGITS") if done else None
+        if run.asked is not None and run.asked.type != "STOP":
+            return run.asked, "acknowledgement"
+        return None
 
     def _sees_gates(self, run: PairRun) -> bool:
         """Tell whether row gates pass where this capture can see them."""
