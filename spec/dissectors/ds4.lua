@@ -211,7 +211,7 @@ DS4.fields = {
   { "ds4d.local_tokens.tokens", "tokens", "uint32", "DEC", nil, "token ids" },
   { "ds4d.local_answer.request", "request", "uint64", "DEC", nil, "copied from the request" },
   { "ds4d.local_answer.status", "status", "uint32", "DEC", nil, "0 ok, anything else a refusal" },
-  { "ds4d.local_answer.kv_bytes", "kv_bytes", "uint64", "DEC", nil, "KV received since position 0" },
+  { "ds4d.local_answer.kv_bytes", "kv_bytes", "uint64", "DEC", nil, "KV received since position 0 or the last check" },
   { "ds4d.local_answer.wait_usec", "wait_usec", "uint32", "DEC", nil, "time waited for KV [microseconds]" },
   { "ds4d.local_answer.message_bytes", "message_bytes", "uint32", "DEC", nil, "size of the text [bytes]" },
   { "ds4d.local_answer.message", "message", "string", "NONE", nil, "reason of a refusal" },
@@ -1622,7 +1622,7 @@ L[78] = { size = 24, short = "DS4T-CTRL-03", trailing = "DS4T-CTRL-03",
     { path = "session_id", key = "ds4t.eval.session_id", clause = "DS4T-SESSION-07", size = 8, kind = "u", little = true, expected = ">= 1", low = 1 },
     { path = "seq", key = "ds4t.eval.seq", size = 8, kind = "u", little = true },
     { path = "token", key = "ds4t.eval.token", size = 4, kind = "i", little = true },
-    { path = "reserved", key = "ds4t.eval.reserved", clause = "DS4T-EVAL-04", size = 4, kind = "u", little = true, expected = "0", one_of = { [0] = true } }
+    { path = "reserved", key = "ds4t.eval.reserved", clause = "DS4T-CTRL-18", size = 4, kind = "u", little = true, expected = "0", one_of = { [0] = true } }
   },
   tails = {
     

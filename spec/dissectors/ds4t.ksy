@@ -46,7 +46,7 @@ types:
       - id: reserved
         type: u4
         doc: "0; 0"
-        doc-ref: DS4T-EVAL-04
+        doc-ref: DS4T-CTRL-18
   rewind:
     doc: "Shorten a session; no answer."
     seq:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from contextlib import suppress
 from time import monotonic
@@ -102,3 +103,17 @@ def peek(sock: socket.socket) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+def ended(sock: socket.socket) -> bool:
+    """Tell whether the other end has closed, even behind bytes that nobody has read.
+
+    Where the system has no POLLRDHUP the end shows once those bytes are read.
+    """
+    if peek(sock) == b"":
+        return True
+    if not hasattr(select, "POLLRDHUP"):
+        return False
+    poller = select.poll()
+    poller.register(sock, select.POLLRDHUP)
+    return bool(poller.poll(0))

@@ -162,6 +162,9 @@ def load_rdma(options: TpRunOptions, env: Environment) -> RdmaProvider | None:
         gid_index=options.rdma_gid_index,
         warm_up=env.warm_up,
         verify_window=env.verify_window,
+        first_sender=(
+            "tp-worker" if options.rdma_first_sender == "worker" else "tp-leader"
+        ),
         explicit=options.transport == "rdma",
     )
     return provider

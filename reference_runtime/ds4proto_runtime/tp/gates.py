@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from ds4proto.link.ds4t_gates import GateLink
+from ds4proto_runtime.tp.callers import ended
 from ds4proto_runtime.tp.slab import Slab
 from ds4proto_runtime.tp.waiting import AdaptiveWait
 
@@ -212,18 +213,7 @@ class TcpGates:
         if self.on_quiet is not None:
             self.on_quiet()
         link.timeout(monotonic())
-        try:
-            gone = not self._control.recv(1, socket.MSG_PEEK | _NOW)
-        except (BlockingIOError, InterruptedError):
-            gone = False
-        except OSError:
-            gone = True
-        if not gone and hasattr(select, "POLLRDHUP"):
-            # the end may hide behind bytes that nobody has read yet
-            poller = select.poll()
-            poller.register(self._control, select.POLLRDHUP)
-            gone = bool(poller.poll(0))
-        if not gone:
+        if not ended(self._control):
             return
         while link.receiving and self._try_receive():
             pass  # what the peer sent before its end

@@ -30,6 +30,7 @@ class TpRunOptions:
     transport: str = "auto"
     rdma_device: str | None = None
     rdma_gid_index: int | None = None
+    rdma_first_sender: str = "coordinator"
     dialect: str = "v14"
     ctx: int = 256
     engine: str | None = None
@@ -141,6 +142,10 @@ VALUES: Final[dict[str, tuple[str, Any]]] = {
     "--transport": ("transport", transport),
     "--rdma-device": ("rdma_device", _word),
     "--rdma-gid-index": ("rdma_gid_index", gid_index),
+    "--rdma-first-sender": (
+        "rdma_first_sender",
+        _choice("coordinator", "worker"),
+    ),
     "--dialect": ("dialect", _dialect),
     "--ctx": ("ctx", _positive),
     "-c": ("ctx", _positive),
@@ -255,6 +260,9 @@ Connection:
   --coordinator HOST PORT    worker: whom to dial
   --transport auto|tcp|rdma  default auto: RDMA where both sides have it
   --rdma-device NAME, --rdma-gid-index N
+  --rdma-first-sender coordinator|worker
+                             v7 and v9w over RDMA, alike on both ranks: who speaks
+                             first; worker where that is somebody else's build
   --dialect NAME             {", ".join(RULES)}; default v14
   --gate-timeout TIME        longest standstill of a gate; default: the dialect's
   --gate-total TIME          longest row or batch gate in all (60s)

@@ -37,11 +37,8 @@ class RdmaOptions:
         False where DS4_TP_DISABLE_RDMA_WARMUP or DS4_TP_DISABLE_VERIFY_WINDOW is set,
         on both ranks.
     first_sender : {"tp-leader", "tp-worker"}
-        Who sends first where no barrier byte holds both back. A leader of ours that
-        meets a foreign worker of such a dialect waits: ``tp-worker``.
-    remote_access : bool
-        Register the slab for remote reads and writes too, as ds4 does. Nothing uses
-        it, so that it is off.
+        Who sends first where no barrier byte holds both back (v7, v9w). A leader of
+        ours that meets a foreign worker waits: ``--rdma-first-sender worker``.
     bringup_seconds : float
         Longest wait for a frame of the bring-up.
     overrides : mapping
@@ -56,7 +53,6 @@ class RdmaOptions:
     warm_up: bool = True
     verify_window: bool = True
     first_sender: TpRole = "tp-leader"
-    remote_access: bool = False
     bringup_seconds: float = 60.0
     overrides: Mapping[str, Any] | None = None
 

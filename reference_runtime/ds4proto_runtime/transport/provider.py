@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ds4proto.link.ds4t_texts import TpRole
 from ds4proto_runtime.transport.choosing import Say
 from ds4proto_runtime.transport.options import RdmaOptions
 from ds4proto_runtime.transport.pyverbs_provider import PyverbsProvider
@@ -14,6 +15,7 @@ def open_provider(
     gid_index: int | None = None,
     warm_up: bool = True,
     verify_window: bool = True,
+    first_sender: TpRole = "tp-leader",
     explicit: bool = False,
     say: Say | None = None,
 ) -> RdmaTransport:
@@ -21,6 +23,8 @@ def open_provider(
 
     Parameters
     ----------
+    first_sender : {"tp-leader", "tp-worker"}
+        See ``RdmaOptions``.
     explicit : bool
         ``--transport rdma``: an unusable device ends the start-up with a verdict;
         otherwise it means TCP, said in one line.
@@ -37,5 +41,6 @@ def open_provider(
         gid_index=gid_index,
         warm_up=warm_up,
         verify_window=verify_window,
+        first_sender=first_sender,
     )
     return RdmaTransport(PyverbsProvider(), options, say=say)

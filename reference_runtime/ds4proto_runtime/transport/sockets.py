@@ -10,6 +10,7 @@ from typing import Final
 from ds4proto.link.ds4t_gates import GateLink
 from ds4proto.link.ds4t_rdma_windows import check_barrier, rdma_failed
 from ds4proto.schema.problem import Buf
+from ds4proto_runtime.tp.callers import ended
 from ds4proto_runtime.transport.waits import Clock, Steps
 
 _LOOK_SECONDS: Final = 0.01
@@ -75,12 +76,7 @@ class PairSockets:
         if now < self._looked + _LOOK_SECONDS:
             return False
         self._looked = now
-        try:
-            return not self._control.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
+        return ended(self._control)
 
     def until(self, due: float) -> float:
         """Return when to wake: at ``due``, or to look at the control connection."""

@@ -101,6 +101,15 @@ def test_our_own_refusals_say_what_is_expected(
     assert "internal error" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "first"), [("coordinator", "tp-leader"), ("worker", "tp-worker")]
+)
+def test_who_sends_first_is_an_option(words: str, first: str) -> None:
+    found = parse_options([*LEAD, "--rdma-first-sender", words])
+    transport: Any = cli.load_rdma(found, read_environment({}, "v9w"))
+    assert transport.options.first_sender == first
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--help"]) == 0
     text = capsys.readouterr().out
