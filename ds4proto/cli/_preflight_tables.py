@@ -114,11 +114,13 @@ def show_links(
     table = Table(title="measured links", title_justify="left", title_style="bold")
     for column in ("to", "message", "round trip p50", "p99", "Gbit/s out, in, both"):
         table.add_column(column, overflow="fold")
-    for link, theirs in zip(links, gathered[1:], strict=True):
+    joined = [one.machine.name for one in gathered[1:]]
+    hops = [" -> ".join(link.between) for link in links[len(joined) :]]
+    for link, to in zip(links, joined + hops, strict=True):
         speeds = f"{link.to_gbit:.3g}, {link.from_gbit:.3g}, {link.both_gbit:.3g}"
         for name, (size, p50, p99) in link.rtt_ms.items():
             table.add_row(
-                printable(theirs.machine.name), f"{name}, {size} B",
+                printable(to), f"{name}, {size} B",
                 f"{p50:.3g} ms", f"{p99:.3g} ms", speeds,
             )  # fmt: skip
             speeds = ""

@@ -52,7 +52,9 @@ where the other machine is lost; with --strict a warning counts as an error."""
               help="Give layer ranges from memory and speed.")  # fmt: skip
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:0",
               show_default=True, help="Where the others join.")  # fmt: skip
-@click.option("--allow-remote", is_flag=True, help="Listen beyond loopback.")
+@click.option("--allow-remote", is_flag=True,
+              help="Listen beyond loopback; with --join: for a neighbour in the route, "
+              "to measure.")  # fmt: skip
 @click.option("--joiners", type=click.IntRange(1, 63), default=1, show_default=True,
               help="How many machines to wait for.")  # fmt: skip
 @click.option("--join", "target", metavar="HOST:PORT", help="Join a waiting machine.")
@@ -114,7 +116,9 @@ def cmd(
 
     own = name or platform.node().partition(".")[0] or "machine"
     if target is not None:
-        outcome = _join(_address(target), command, own, str(code), wait)
+        outcome = _join(
+            _address(target), command, own, str(code), wait, allow_remote=allow_remote
+        )
     else:
         from ds4proto.peer import listen as open_listener
         from ds4proto.preflight.facts import RunFacts
@@ -152,13 +156,19 @@ def _say(text: str) -> None:
 
 
 def _join(
-    address: tuple[str, int], command: tuple[str, ...], own: str, code: str, wait: float
+    address: tuple[str, int],
+    command: tuple[str, ...],
+    own: str,
+    code: str,
+    wait: float,
+    *,
+    allow_remote: bool,
 ) -> Outcome:
     from ds4proto.preflight.gather import gather
     from ds4proto.preflight.live import join
 
     mine = gather(command, name=own, peer=address[0])
-    return join(address, mine, code, wait=wait)
+    return join(address, mine, code, wait=wait, allow_remote=allow_remote)
 
 
 class _Show(NamedTuple):

@@ -6,7 +6,9 @@ measurement is bounded in time and in bytes.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -15,7 +17,9 @@ from ds4proto.preflight.case import Case
 from ds4proto.preflight.facts import LinkFacts
 from ds4proto.preflight.protocol import receive, send
 
-__all__ = ["LinkReport", "Sizes", "measure", "serve", "sizes_of"]
+__all__ = ["LinkReport", "Order", "Sizes", "measure", "serve", "sizes_of"]
+
+Order = Callable[[Mapping[str, Any]], None]
 
 _PING: Final = 64
 _ROUNDS: Final = 200
@@ -48,6 +52,8 @@ class LinkReport(msgspec.Struct):
         Throughput to the joiner, back, and of both directions at once in sum.
     local, remote : str
         Addresses of the connection.
+    between : tuple of str
+        Names of the machines; empty where the host measured to the next joiner.
     """
 
     rtt_ms: dict[str, tuple[int, float, float]]
@@ -56,6 +62,7 @@ class LinkReport(msgspec.Struct):
     both_gbit: float
     local: str
     remote: str
+    between: tuple[str, str] = ("", "")
 
     def facts(self, names: tuple[str, str], mtu: int | None) -> LinkFacts:
         """Return the figures for the rules and the prediction."""
@@ -159,18 +166,29 @@ def _pieces(size: int) -> list[bytes | memoryview]:
     return pieces
 
 
-def serve(channel: SocketChannel) -> dict[str, object]:
+def serve(
+    channel: SocketChannel, others: Mapping[str, Order] = MappingProxyType({})
+) -> dict[str, object]:
     """Follow the host's orders until its report, and return that.
+
+    Parameters
+    ----------
+    others : mapping
+        Further orders, and what is done on each.
 
     Raises
     ------
     PeerLost, JoinError
     """
+    known = ("echo", "take", "give", "both", "report", *others)
     while True:
-        order = receive(channel, "echo", "take", "give", "both", "report", wait=600.0)
+        order = receive(channel, *known, wait=600.0)
         kind = order["type"]
         if kind == "report":
             return order
+        if kind in others:
+            others[kind](order)
+            continue
         size = int(order.get("bytes", 0))
         if not 0 < size <= _LONGEST:
             continue

@@ -14,6 +14,7 @@ from ds4proto.preflight.case import Case, make_case
 from ds4proto.preflight.facts import LinkFacts, Machine, ModelFile, Plan, RunFacts
 from ds4proto.preflight.finding import SEVERITIES, Finding
 from ds4proto.preflight.gather import Gathered
+from ds4proto.preflight.hops import between_joiners, measure_hops, orders
 from ds4proto.preflight.link import LinkReport, measure, serve, sizes_of
 from ds4proto.preflight.protocol import (
     JoinError,
@@ -108,9 +109,9 @@ def host(
             channels.append(channel)
             theirs.machine.name = _unique(theirs.machine.name, gathered, number)
             gathered.append(theirs)
-        links, facts = _measure_all(mine, gathered, channels, run, say)
+        links, facts, notes = _measure_all(mine, gathered, channels, run, say)
         plan = _plan(gathered, facts, run)
-        findings = judge(plan) + _more(gathered, links)
+        findings = judge(plan) + _more(gathered, links) + notes
         findings.sort(key=lambda one: SEVERITIES.index(one.severity))
         outcome = Outcome(plan, findings, links, gathered)
         text = msgspec.json.encode(outcome).decode()
@@ -191,8 +192,9 @@ def _measure_all(
     channels: Sequence[SocketChannel],
     run: RunFacts,
     say: Say,
-) -> tuple[list[LinkReport], list[LinkFacts]]:
-    sizes = sizes_of(make_case(_plan(gathered, (), run)))
+) -> tuple[list[LinkReport], list[LinkFacts], list[Finding]]:
+    case = make_case(_plan(gathered, (), run))
+    sizes = sizes_of(case)
     links, facts = [], []
     for channel, theirs in zip(channels, gathered[1:], strict=True):
         say(f"measuring the link to {theirs.machine.name}")
@@ -200,7 +202,15 @@ def _measure_all(
         links.append(link)
         names = (mine.machine.name, theirs.machine.name)
         facts.append(link.facts(names, _mtu(mine, link.local)))
-    return links, facts
+    ends = {
+        one.machine.name: channel
+        for one, channel in zip(gathered[1:], channels, strict=True)
+    }
+    hops, notes = measure_hops(between_joiners(case, tuple(ends)), ends, sizes, say)
+    for link in hops:
+        near = next(one for one in gathered if one.machine.name == link.between[0])
+        facts.append(link.facts(link.between, _mtu(near, link.local)))
+    return links + hops, facts, notes
 
 
 def _mtu(one: Gathered, address: str) -> int | None:
@@ -246,7 +256,8 @@ def _more(gathered: Sequence[Gathered], links: Sequence[LinkReport]) -> list[Fin
                     next_step="what depends on it was not checked",
                 )
             )
-    for link, theirs in zip(links, gathered[1:], strict=True):
+    # the host's own come first, one for each that joined
+    for link, theirs in zip(links, gathered[1:], strict=False):
         found += _other_address(link, gathered[0], theirs)
     return found
 
@@ -275,9 +286,19 @@ def _other_address(link: LinkReport, mine: Gathered, theirs: Gathered) -> list[F
 
 
 def join(
-    address: tuple[str, int], mine: Gathered, code: str, *, wait: float
+    address: tuple[str, int],
+    mine: Gathered,
+    code: str,
+    *,
+    wait: float,
+    allow_remote: bool = False,
 ) -> Outcome:
     """Join a host, follow its measurements, and return its outcome.
+
+    Parameters
+    ----------
+    allow_remote : bool
+        Another joiner may be let in for a measurement beyond loopback.
 
     Raises
     ------
@@ -292,7 +313,7 @@ def join(
         answer_challenge(channel, code)
         mine.time = time.time()
         send(channel, "facts", gathered=msgspec.json.encode(mine).decode())
-        report = serve(channel)
+        report = serve(channel, orders(channel, allow_remote=allow_remote))
     finally:
         channel.close()
     return outcome_of(report)

@@ -5,7 +5,10 @@ Version 1. A message is a 4-byte big-endian length and that many bytes of JSON, 
 with its version and the HMAC-SHA256 of the nonce under the code that a person carried
 over, so that the code itself never crosses the wire. After ``welcome`` the joiner
 sends ``facts``; the host then gives orders (``echo``, ``take``, ``give``, ``both``),
-each followed by the bytes that it names, and ends with ``report``.
+each followed by the bytes that it names, and ends with ``report``. Two joiners
+measure between them on ``open`` (answered ``opened`` with a port) and ``meet``: the
+second dials the first, proves a secret in the same way and plays the host there. Both
+answer ``met``, or ``failed`` with a reason.
 """
 
 from __future__ import annotations

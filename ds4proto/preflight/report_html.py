@@ -137,7 +137,9 @@ _LIMIT_HEAD: Final = (
 def _links(report: dict[str, Any], names: list[str]) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     # the first machine measures to each that joined
-    for link, name in zip(report.get("measured", ()), names[1:], strict=False):
+    measured = report.get("measured", ())
+    hops = [" -> ".join(link["between"]) for link in measured[len(names) - 1 :]]
+    for link, name in zip(measured, names[1:] + hops, strict=False):
         for kind, (size, p50, p99) in link["rtt_ms"].items():
             speeds = (link["to_gbit"], link["from_gbit"], link["both_gbit"])
             found.append(

@@ -12,8 +12,10 @@ import pytest
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost, dial, listen
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import parse_rule
-from ds4proto.preflight.facts import RunFacts
+from ds4proto.preflight.case import make_case
+from ds4proto.preflight.facts import Plan, RunFacts
 from ds4proto.preflight.gather import Gathered, gather
+from ds4proto.preflight.hops import between_joiners, orders
 from ds4proto.preflight.link import Sizes, measure, serve
 from ds4proto.preflight.live import Outcome, host, join
 from ds4proto.preflight.protocol import (
@@ -47,7 +49,9 @@ def leader(flash: str) -> Gathered:
 class Host:
     """A host in a thread; `result` gives its outcome or raises its error."""
 
-    def __init__(self, mine: Gathered, code: str, wait: float = 20) -> None:
+    def __init__(
+        self, mine: Gathered, code: str, wait: float = 20, joiners: int = 1
+    ) -> None:
         self.said: list[str] = []
         self._listener = listen()
         self.address = self._listener.address
@@ -56,7 +60,7 @@ class Host:
         def work() -> None:
             try:
                 self._outcome = host(
-                    self._listener, mine, code, joiners=1, run=RunFacts(),
+                    self._listener, mine, code, joiners=joiners, run=RunFacts(),
                     wait=wait, say=self.said.append,
                 )  # fmt: skip
             except Exception as error:
@@ -98,6 +102,92 @@ def test_both_sides_get_one_outcome(flash: str) -> None:
     assert min(link.to_gbit, link.from_gbit, link.both_gbit) > 0
     assert mine.document()["prediction"][0]["decode"] > 0
     assert abs(mine.gathered[1].machine.clock or 0) < 5
+
+
+def stage(name: str, layers: str, flash: str, *more: str) -> Gathered:
+    return side(name, "--role", "worker", "--layers", layers, "--coordinator",
+                "127.0.0.1", "9000", "-m", flash, *more)  # fmt: skip
+
+
+def three(flash: str, third: Gathered) -> tuple[Outcome, Outcome, list[str]]:
+    """Return the outcome of the host and of the third machine, and what was said."""
+    waiting = Host(leader(flash), "aaaaaaaa", joiners=2)
+    second = threading.Thread(
+        target=join,
+        args=(waiting.address, stage("b", "21:30", flash), "aaaaaaaa"),
+        kwargs={"wait": 20},
+        daemon=True,
+    )
+    second.start()
+    theirs = join(waiting.address, third, "aaaaaaaa", wait=20)
+    second.join(60)
+    return waiting.result(), theirs, waiting.said
+
+
+def test_two_joiners_measure_the_hop_between_them(flash: str) -> None:
+    mine, theirs, said = three(flash, stage("c", "31:output", flash))
+    assert [link.between for link in mine.links] == [("", ""), ("", ""), ("b", "c")]
+    hop = mine.links[2]
+    # the size of a hidden state is that of the run, the address that of the worker
+    assert hop.rtt_ms["hidden state"][0] == 4 * 16384
+    assert (hop.local, hop.remote) == ("127.0.0.1", "127.0.0.1")
+    assert min(hop.to_gbit, hop.from_gbit, hop.both_gbit) > 0
+    assert {link.between for link in mine.plan.links} == {
+        ("a", "b"), ("a", "c"), ("b", "c"),
+    }  # fmt: skip
+    assert theirs.document()["measured"] == mine.document()["measured"]
+    assert said[-1] == "having the link from b to c measured"
+    assert not [f for f in mine.findings if f.check == "link.not-measured"]
+
+
+def test_a_hop_that_cannot_be_measured_is_a_note(flash: str) -> None:
+    """An address of no machine: the rest is judged all the same."""
+    third = stage("c", "31:output", flash, "--listen", "192.0.2.7", "9100")
+    mine, _, _ = three(flash, third)
+    assert len(mine.links) == 2
+    (note,) = [f for f in mine.findings if f.check == "link.not-measured"]
+    assert (note.severity, note.where) == ("note", "b, c")
+    assert "192.0.2.7" in note.what
+    assert "--allow-remote" in note.next_step
+
+
+def test_hops_leave_out_whom_the_host_measures(flash: str) -> None:
+    def hops(*joined: str) -> list[tuple[str, str, str]]:
+        machines = [
+            leader(flash).machine,
+            stage("b", "31:output", flash).machine,
+            stage("c", "21:30", flash, "--listen", "10.0.0.3", "9100").machine,
+        ]
+        model = leader(flash).model
+        assert model is not None
+        for machine in machines:
+            machine.model = "flash"
+        plan = Plan(tuple(machines), {"flash": model}, (), RunFacts())
+        found = between_joiners(make_case(plan), joined)
+        return [(hop.dialler, hop.listener, hop.host) for hop in found]
+
+    assert hops("b", "c") == [("c", "b", "")]
+    # the coordinator joined too: its first worker dials it
+    assert hops("a", "c") == [("c", "a", "127.0.0.1")]
+    assert hops("a", "b") == []
+
+
+def test_a_stranger_at_the_measuring_port_is_refused(flash: str) -> None:
+    """The listener asks for the secret of this hop, and the host hears of it."""
+    with listen() as listener:
+        ours = dial(*listener.address, deadline=SYSTEM_CLOCK.now() + 10)
+        theirs = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+    work = orders(theirs, allow_remote=False)["open"]
+    thread = threading.Thread(target=work, args=({"host": "127.0.0.1", "code": "s"},))
+    thread.start()
+    port = receive(ours, "opened")["port"]
+    stranger = dial("127.0.0.1", port, deadline=SYSTEM_CLOCK.now() + 10)
+    with pytest.raises(JoinError, match="the code is wrong"):
+        answer_challenge(stranger, "another")
+    assert "something else" in receive(ours, "failed")["reason"]
+    thread.join(20)
+    for channel in (ours, theirs, stranger):
+        channel.close()
 
 
 def test_a_wrong_code_is_refused_and_the_right_one_still_works(flash: str) -> None:
