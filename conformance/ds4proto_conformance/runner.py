@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from ds4proto.errors import WrongUsage
-from ds4proto.peer import PeerLost
+from ds4proto.errors import Ds4ProtoError, WrongUsage
+from ds4proto.peer import PeerError, PeerLost
 from ds4proto_conformance.bench.base import Bench, Connections
 from ds4proto_conformance.parameters import combinations, shrink
 from ds4proto_conformance.registry import HARM, Case
@@ -131,7 +131,7 @@ class Runner:
         reason = self._barred(case)
         if reason:
             return Outcome(case.id, Verdict.NOT_RUN, notes=[reason])
-        outcome = self._once(case)
+        outcome = self._sure(case)
         for attempt in range(2, 1 + max(2, self.settings.repeat)):
             doubt = self.settings.retry and outcome.verdict in (
                 Verdict.FAIL,
@@ -139,7 +139,7 @@ class Runner:
             )
             if not doubt and attempt > self.settings.repeat:
                 break
-            again = self._once(case)
+            again = self._sure(case)
             outcome.attempts = attempt
             if not _agree(again.verdict, outcome.verdict):
                 notes = [f"first {outcome.verdict}, then {again.verdict}, same seed"]
@@ -161,6 +161,17 @@ class Runner:
         if HARM.index(case.harm) > HARM.index(self.settings.allow_harm):
             return f"may harm the peer ({case.harm}): needs --allow-harm {case.harm}"
         return ""
+
+    def _sure(self, case: Case) -> Outcome:
+        """Run a case; a fault of ours is a verdict too, and ends nothing."""
+        try:
+            return self._once(case)
+        except (Ds4ProtoError, PeerError):
+            raise
+        except Exception:
+            self.close()
+            text = traceback.format_exc(limit=-6)
+            return Outcome(case.id, Verdict.SUITE_ERROR, notes=[text])
 
     def _once(self, case: Case) -> Outcome:
         strength = max(case.strength, self.settings.strength)

@@ -70,6 +70,21 @@ def test_a_planted_fault_is_named_with_clause_frames_and_replay() -> None:
     assert f"--case {name} --seed 1" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("peer", "case", "clause"),
+    [
+        ("tp-worker:tpw-ffn-first", "tp-worker/gates/token", "DS4"),
+        ("tp-leader:tpl-halves-swapped", "tp-leader/control/logits-used", "DS4"),
+    ],
+)
+def test_a_rank_with_a_planted_fault_is_started(
+    peer: str, case: str, clause: str
+) -> None:
+    done = check("--peer", f"reference:{peer}", "--case", case)
+    assert done.returncode == 1, done.stderr
+    assert f"clause {clause}" in done.stdout
+
+
 def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None:
     expected = tmp_path / "e.json"
     base = ["--peer", "reference:worker:skip-WORK-07", "-k", "unknown-flag"]

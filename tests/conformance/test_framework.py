@@ -1,11 +1,16 @@
 """Cases, parameters, verdicts: what every run rests on."""
 
+from typing import Any
+
 import pytest
 from ds4proto_conformance.mutants import all_mutants, find
 from ds4proto_conformance.parameters import combinations, shrink
-from ds4proto_conformance.registry import all_cases, case
+from ds4proto_conformance.registry import Case, all_cases, case
 from ds4proto_conformance.report.diff import changes, unexpected
 from ds4proto_conformance.report.stream import Report
+from ds4proto_conformance.runner import Runner
+from ds4proto_conformance.settings import Settings
+from ds4proto_conformance.verdicts import Outcome, Verdict
 
 from ds4proto import clauses
 
@@ -106,3 +111,27 @@ def test_only_changes_count_where_verdicts_are_expected() -> None:
         ("a", "pass -> fail"),
         ("b", "absent -> pass"),
     ]
+
+
+def test_a_fault_of_the_suite_is_a_verdict() -> None:
+    def opener(_settings: Settings) -> Any:
+        raise TypeError("ours")
+
+    runner = Runner(Settings("loop:none", "codec"), opener)
+    outcome = runner.run(all_cases("codec")[0])
+    assert outcome.verdict is Verdict.SUITE_ERROR
+    assert "TypeError: ours" in outcome.notes[0]
+    assert outcome.verdict.bad
+
+
+def test_other_combinations_that_fail_are_no_doubt() -> None:
+    case = next(c for c in all_cases("worker") if c.params)
+
+    class Told(Runner):
+        def _once(self, case: Case) -> Outcome:
+            return Outcome(case.id, verdicts.pop(0))
+
+    verdicts = [Verdict.PARTIAL, Verdict.FAIL, Verdict.FAIL, Verdict.PASS]
+    runner = Told(Settings("loop:none", "worker"))
+    assert runner.run(case).verdict is Verdict.PARTIAL
+    assert runner.run(case).verdict is Verdict.FLAKY

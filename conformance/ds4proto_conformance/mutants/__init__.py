@@ -16,7 +16,9 @@ __all__ = [
     "all_mutants",
     "coordinator",
     "find",
+    "following_rank",
     "home",
+    "leading_rank",
     "sound_names",
     "worker",
 ]
@@ -99,3 +101,13 @@ def worker(name: str | None = None) -> Sequence[str]:
 def coordinator(name: str | None = None) -> Sequence[str]:
     """Return the command of a coordinator with a planted fault."""
     return _argv("coordinator", name)
+
+
+def leading_rank(name: str | None = None) -> Sequence[str]:
+    """Return the command of a tensor-parallel leader with a planted fault."""
+    return _argv("tp-leader", name)
+
+
+def following_rank(name: str | None = None) -> Sequence[str]:
+    """Return the command of a tensor-parallel worker with a planted fault."""
+    return _argv("tp-worker", name)
