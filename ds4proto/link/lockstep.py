@@ -30,8 +30,15 @@ MAX_OPERATIONS = 256
 """Commands whose gates have not been seen; real leaders have one in flight."""
 MAX_CONFIRMED = 4096
 """Lengths of batch-sequence gates that are remembered for the other direction."""
-MAX_PLANNED = 1 << 20
-"""Gates listed for one command."""
+MAX_PLANNED = 1 << 17
+"""Gates listed for one command: a prefill of a million tokens has half of these."""
+MAX_PROMPT = 1 << 20
+"""Tokens of a prompt that was not captured."""
+MAX_LISTED = 1 << 18
+"""Gates listed for all commands together; the plan of the oldest is let go first."""
+MAX_SIZES = 12
+"""Different lengths that one plan can have: first, full and last chunk, each with the
+halves or quarters that are swapped. A command that showed more follows no plan."""
 
 MAX_LEARNING = 512
 """Gates of one command after which its plan is not guessed at any more."""
@@ -200,6 +207,10 @@ class Lockstep:
     def _learn(self, operation: Operation) -> None:
         """Find options under which the plan gives what was seen."""
         sizes = sorted({rows for _, rows in operation.seen}, reverse=True)
+        if len(sizes) > MAX_SIZES:
+            operation.odd = True
+            self._chain(0)
+            return
         chunks: list[int | None] = [self.options.chunk]
         for rows in sizes:
             # a chunk, half of one, or the rest of one behind a prefix
@@ -237,6 +248,9 @@ class Lockstep:
         if not operation.gates:
             return
         self._operations.append(operation)
+        listed = sum(len(one.gates) for one in self._operations)
+        while listed > MAX_LISTED and len(self._operations) > 1:
+            listed -= len(self._operations.popleft().gates)
         if self._next_base is not None:
             self._next_base += len(operation.gates)
 
@@ -288,7 +302,7 @@ class Lockstep:
             return tuple(tokens)
         count = int(fields.get("count", fields.get("token_count", 0)))
         held = state.tokens[:count]
-        return (*held, *(-1 for _ in range(min(count, MAX_PLANNED) - len(held))))
+        return (*held, *(-1 for _ in range(min(count, MAX_PROMPT) - len(held))))
 
     def _eval(self, fields: Mapping[str, Any]) -> None:
         self._session(fields).tokens.append(fields["token"])

@@ -14,8 +14,9 @@ GateKind = Literal["ATTN", "FFN"]
 _KINDS: tuple[GateKind, GateKind] = ("ATTN", "FFN")
 _MASK_WORDS = 3
 _WORD_BITS = 64
-MAX_SLOTS = 1 << 16
-"""Slots that a header can name; a hello that announces more is cut to these."""
+MAX_SLOTS = 1 << 11
+"""Slots of a thousand layers, ten times those of any known model; a hello that
+announces more is cut to these, so that no plan grows with what it merely claims."""
 
 
 class GatePlace(NamedTuple):
