@@ -18,11 +18,11 @@ from ds4proto_fuzz.parsers.target import Broken, broken
 
 __all__ = ["BASE_BYTES", "BASE_LINES", "bounded", "limit_address_space"]
 
-BASE_BYTES: Final = 24 << 20
-"""What any check may allocate: readers take blocks of 1 MiB, caches fill once."""
+BASE_BYTES: Final = 8 << 20
+"""What any check may allocate: readers take blocks of 1 MiB."""
 BYTES_PER_BYTE: Final = 1024
-BASE_LINES: Final = 400_000
-LINES_PER_BYTE: Final = 4_000
+BASE_LINES: Final = 100_000
+LINES_PER_BYTE: Final = 2_000
 """A check runs its parser several times, once byte by byte."""
 
 
@@ -43,6 +43,8 @@ class _Lines:
 
 def bounded(check: Callable[[bytes], None], data: bytes) -> tuple[int, int]:
     """Run a check within its bounds; return lines executed and peak bytes.
+
+    What happens once in a process, on first use, counts too.
 
     Raises
     ------

@@ -203,15 +203,15 @@ def _turn(
     log: list[str] = []
     process = subprocess.Popen(
         argv,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,  # atheris tells the exception there
+        stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         errors="replace",
     )
-    assert process.stderr is not None
+    assert process.stdout is not None
     try:
-        for line in process.stderr:
+        for line in process.stdout:
             log = [*log[-400:], line.rstrip("\n")]
             status = read_status(line)
             if status is not None:
@@ -223,7 +223,7 @@ def _turn(
         if process.poll() is None:
             process.kill()
             process.wait()
-        process.stderr.close()
+        process.stdout.close()
     outcome.runs += last.runs
     outcome.coverage = max(outcome.coverage, last.coverage)
     outcome.corpus = max(outcome.corpus, last.corpus)

@@ -41,8 +41,8 @@ def Fuzz():  # type: ignore[no-untyped-def]  # noqa: N802 - atheris's name
             if data and "PLANTED" in os.environ:
                 raise KeyError("planted")
         except Exception:
-            print(" === Uncaught Python exception: ===", file=sys.stderr)
-            traceback.print_exc()
+            print(" === Uncaught Python exception: ===", flush=True)
+            traceback.print_exc(file=sys.stdout)
             kept = Path(options["artifact_prefix"]) / f"crash-{os.getpid()}-{number}"
             kept.write_bytes(data)
             sys.exit(77)

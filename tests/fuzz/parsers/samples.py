@@ -1,4 +1,4 @@
-"""Inputs of the parser targets for tests: corpora, and what Hypothesis makes of them."""
+"""Inputs of the parser targets: corpora, and what Hypothesis makes of them."""
 
 from __future__ import annotations
 

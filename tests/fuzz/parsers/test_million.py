@@ -36,7 +36,7 @@ def test_a_frame_is_made_again_from_its_address() -> None:
     made = [frame for _, _, frame in million.frames_of(name, 2_005, seed)]
     assert address(name, seed, 2_004) == made[2_004]
     assert len(set(made)) > 1_500
-    with pytest.raises(KeyError, match="no message type 'DS4D.NONE'"):
+    with pytest.raises(KeyError, match=r"no message type 'DS4D\.NONE'"):
         address("DS4D.NONE", 1, 1)
 
 
