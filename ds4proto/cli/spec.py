@@ -104,6 +104,7 @@ def _show_clause(name: str, as_json: bool) -> int:
     from dataclasses import asdict
 
     from ds4proto import clauses
+    from ds4proto.cli._spec_tables import print_indented
 
     try:
         clause = clauses.get(name.upper())
@@ -115,16 +116,17 @@ def _show_clause(name: str, as_json: bool) -> int:
         return ExitCode.PASSED
     console = stdout()
     console.print(f"{clause.id}  ({clause.chapter}, {clause.kind})")
-    console.print(f"  {clause.text}")
+    print_indented(console, clause.text)
     for key in ("role", "dialects"):
-        console.print(f"  {key}: {', '.join(facts[key])}")
+        print_indented(console, f"{key}: {', '.join(facts[key])}")
     for key in ("evidence", "source", "observed", "error", "detector", "reason"):
         if facts[key]:
-            console.print(f"  {key}: {facts[key]}")
+            print_indented(console, f"{key}: {facts[key]}")
     return ExitCode.PASSED
 
 
 def _show_frame(name: str, dialect: str | None, as_json: bool) -> int:
+    from ds4proto.cli._spec_tables import print_layout
     from ds4proto.emit.tables import field_limit, layout_table
     from ds4proto.schema.dialects import DEFAULT_DS4D, DEFAULT_DS4T
     from ds4proto.schema.registry import frame
@@ -156,21 +158,8 @@ def _show_frame(name: str, dialect: str | None, as_json: bool) -> int:
         return ExitCode.PASSED
     console = stdout()
     console.print(f"{name} in dialect {wanted}: {spec.doc}")
-    _print_table(layout_table(spec.body, wanted))
+    print_layout(console, layout_table(spec.body, wanted))
     return ExitCode.PASSED
-
-
-def _print_table(markdown: str) -> None:
-    from rich.table import Table
-
-    lines = markdown.splitlines()
-    shown = Table(box=None, pad_edge=False)
-    for head in lines[0].strip("| ").split(" | "):
-        shown.add_column(head, overflow="fold")
-    for line in lines[2:]:
-        cells = line[2:-2].replace("\\|", "/").split(" | ")
-        shown.add_row(*(cell.replace("`", "").strip() for cell in cells))
-    stdout().print(shown)
 
 
 @cmd.command(epilog="\b\nExample:\n  ds4proto spec diff v9w v14")
