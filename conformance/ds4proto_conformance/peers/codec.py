@@ -15,7 +15,7 @@ from ds4proto.peer.api import Address, ChannelName
 from ds4proto.peer.channel import SocketChannel
 from ds4proto_conformance.peers.faults import Fault
 
-__all__ = ["codec_session"]
+__all__ = ["codec_session", "session_over"]
 
 Transform = Callable[[str, Any, bytes], bytes]
 
@@ -97,12 +97,22 @@ def _serve(sock: socket.socket, fault: Fault) -> None:
 @contextlib.contextmanager
 def codec_session(fault: Fault) -> Iterator[Any]:
     """Run a small codec in a thread while the block lasts."""
+    with session_over(lambda sock: _serve(sock, fault)) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def session_over(
+    serve: Callable[[socket.socket], None], stop: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
+    """Run something that has a codec's stdin and stdout, while the block lasts."""
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=_serve, args=(theirs, fault), daemon=True)
+    thread = threading.Thread(target=serve, args=(theirs,), daemon=True)
     thread.start()
     session = _Session(ours, thread)
     try:
         yield session
     finally:
         session.channel("control").close()
+        stop()
         thread.join(5.0)
