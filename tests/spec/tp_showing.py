@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -46,6 +46,19 @@ def altered(owner: Any, name: str, change: Callable[..., Any]) -> Fault:
         return change(own, *words, **more)
 
     return lambda: patch.object(owner, name, other)
+
+
+def together(*faults: Fault) -> Fault:
+    """Several faults at once."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+            for fault in faults:
+                stack.enter_context(fault() if callable(fault) else fault)
+            yield
+
+    return planted
 
 
 def ruled(dialect: str, **changes: Any) -> Fault:
