@@ -74,11 +74,13 @@ class RulesCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Answer by clause, then by connection."""
-        for (run, role, clause), held in self._breaches.items():
-            if clause not in _ELSEWHERE and not self._captured_late(held):
-                yield self._breach(run, role, clause, held)
+        for (run, role, clause), breach in self._breaches.items():
+            if clause not in _ELSEWHERE and not self._captured_late(breach):
+                yield self._breach(run, role, clause, breach)
         for row in self._cut:
-            yield self._truncated(row)
+            held = self._connections.all.get(row.stream)
+            if held is None or held.frames or held.ended is not None:
+                yield self._truncated(row)  # half-open ones are told together
         for (_, reason), (row, nbytes) in self._odd.items():
             yield Finding(
                 "frame.out-of-step", "severe", "certain",
@@ -129,7 +131,7 @@ class RulesCheck:
         elif row.problems:
             problem = row.problems[0]
             what = (
-                f"inside {problem.path.partition('.')[0]}: {row.length} bytes of it "
+                f"inside {_part(problem.path)}: {row.length} bytes of it "
                 f"came; expected {problem.expected}, found {problem.found}"
             )
         elif frame:
@@ -173,3 +175,9 @@ class RulesCheck:
             shown = f" {request}" if request != "" else ""
             parts.append(f"{frame.type}{shown} from {frame.src_role} ({way})")
         return f"; last whole frames: {', '.join(parts)}"
+
+
+def _part(path: str) -> str:
+    """Return the frame that a problem's path begins with, or that it is a header."""
+    name = path.partition(".")[0]
+    return "a header" if name == "header" else name

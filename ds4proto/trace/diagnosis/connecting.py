@@ -69,7 +69,7 @@ class ConnectingCheck:
         )
 
     def _ours(self, held: Connection) -> bool:
-        return bool(self._scene.run_number(held.stream))
+        return bool(self._scene.run_number(held.stream)) or self._known(held.b)
 
     def _known(self, listener: Endpoint) -> bool:
         return self._scene.decoder.decoder.table.is_listener(listener) or any(

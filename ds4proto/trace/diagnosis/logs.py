@@ -36,7 +36,7 @@ def is_log(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:
+        if error.start < max(1, len(head) - 4):
             return False
         text = head[: error.start].decode("utf-8")
     return all(char.isprintable() or char in "\r\n\t\x1b" for char in text)

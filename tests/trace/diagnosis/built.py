@@ -18,7 +18,7 @@ SYN, ACK = 2, 16
 MS = 1_000_000
 START = 1_750_000_000_000 * MS
 STATE = np.linspace(-1, 1, 128, dtype="<f4").tobytes()
-HELLO = {
+HELLO: dict[str, Any] = {
     "model_name": "stub", "model_id": 0, "n_layers": 8, "layer_start": 4,
     "layer_end": 7, "quant_bits": 2, "has_output": 1, "has_hidden": 1, "ctx_size": 1024,
     "listen_port": 21101,
@@ -142,14 +142,15 @@ def two_sides(
         Seconds: of the link one way, that the worker comes after the leader, and
         between both clocks.
     """
+    folder.mkdir(exist_ok=True)
     sent: list[tuple[float, str, bytes]] = []
     time = 0.0
     for seq in range(1, 4 * tokens + 1):
         slot = (seq - 1) % 4
-        for rank, at in (("leader", time), ("worker", time + late)):
+        for rank, when in (("leader", time), ("worker", time + late)):
             head = ds4t("GATE_ROW", layer=slot // 2, gate=slot % 2, seq=seq)
             values = bytes([seq % 256, 0 if rank == "leader" else 1]) * 32
-            sent.append((at, rank, head + values))
+            sent.append((when, rank, head + values))
         time += late + way + 0.001
     files = []
     for side, offset in (("leader", 0.0), ("worker", apart)):
@@ -195,7 +196,13 @@ def link_local_gid(folder: Path) -> Sequence[Path]:
     hello = {**TP_HELLO, "rdma_ok": 1}
     mapped = bytes(10) + b"\xff\xff" + bytes((169, 254, 10, 1))
     local = bytes((0xFE, 0x80)) + bytes(13) + b"\x01"
-    info = {"slab_base": 0, "rkey": 0, "lid": 0, "mtu": 5, "link_layer": 2}
+    info: dict[str, Any] = {
+        "slab_base": 0,
+        "rkey": 0,
+        "lid": 0,
+        "mtu": 5,
+        "link_layer": 2,
+    }
     frames = (
         ("b>a", ds4t("HELLO", **hello, role=1, ctx_size=256)),
         ("a>b", ds4t("HELLO", **hello, role=2)),

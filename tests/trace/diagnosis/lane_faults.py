@@ -46,8 +46,8 @@ def judge(fault: Fault, folder: Path) -> Judged:
     first = findings[0] if findings else None
     hit = next((finding for finding in findings if names_it(fault, finding)), None)
     if hit is None:
-        bad = any(finding.severity != "note" for finding in findings)
-        silent = not fault.expect and not bad
+        alarmed = any(finding.severity != "note" for finding in findings)
+        silent = not fault.expect and not alarmed
         verdict = "missing, no byte tells" if silent else "missing"
         return Judged(fault, verdict, None, None if silent else first)
     bad = [f for f in findings if f.severity != "note"]

@@ -122,15 +122,14 @@ def recorded_pipeline(
             thread.start()
             threads.append(thread)
         session = coordinator.session(1)
+        tokens = [(7 * n + 3) % 256 for n in range(prompt)]
         failures = 0
         for number in range(-1, evals):
             try:
                 if number < 0 or failures:
                     coordinator.wait_route(wait)
                 if number < 0:
-                    said.append(
-                        f"sync {session.sync([(7 * n + 3) % 256 for n in range(prompt)]).n_tokens}"
-                    )
+                    said.append(f"sync {session.sync(tokens).n_tokens}")
                     continue
                 if between is not None:
                     between(number, workers)
