@@ -164,6 +164,8 @@ class PipelineSession:
             hop = route.workers[0].handle if route.workers else None
             try:
                 settings = owner.settings()
+                if self._local.on_span is not None:
+                    settings = replace(settings, kv_spans=True)
             except SettingError as error:
                 raise PipelineError(str(error)) from None
             request = Request(
@@ -173,7 +175,7 @@ class PipelineSession:
                 hop.link if hop is not None else None,
                 tokens,
                 kind=kind,
-                settings=replace(settings, kv_spans=self._local.on_span is not None),
+                settings=settings,
                 fresh=fresh,
             )
             done = Drive(

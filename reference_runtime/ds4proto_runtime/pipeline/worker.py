@@ -347,7 +347,8 @@ class PipelineWorker:
             for act in later:
                 act()
             for line in flush:
-                line.resume.set()
+                if not line.resume.is_set():  # setting takes a lock
+                    line.resume.set()
                 line.flush()
             if not jobs:
                 return
