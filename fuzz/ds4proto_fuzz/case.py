@@ -179,4 +179,4 @@ def _then(word: str) -> Then:
 
 def rng_of(seed: int, index: int) -> Random:
     """Return the source of chance of one case; no other case shares it."""
-    return Random(seed << 40 ^ index)
+    return Random(f"{seed}:{index}")

@@ -11,7 +11,6 @@ __all__ = ["script"]
 
 _HEAD: Final = '''\
 """{what}
-
 Usage: replay.py HOST PORT   {use}
 """
 import json, pathlib, socket, sys
@@ -24,21 +23,17 @@ server = socket.create_server(at)
 wires["control"], (host, _) = server.accept()
 hello = wires["control"].recv(4096)
 port = int.from_bytes(hello[{port}:{port_end}], "big")
-def dial():
-    return socket.create_connection((host, port))
+dial = lambda: socket.create_connection((host, port))
 """,
     "coordinator": """\
-def dial():
-    return socket.create_connection(at)
+dial = lambda: socket.create_connection(at)
 """,
     "tp-worker": """\
 server = socket.create_server(at)
-def dial():
-    return server.accept()[0]
+dial = lambda: server.accept()[0]
 """,
     "tp-leader": """\
-def dial():
-    return socket.create_connection(at)
+dial = lambda: socket.create_connection(at)
 """,
 }
 _USE: Final = {
@@ -57,9 +52,8 @@ for turn in range(case["repeat"]):
         for a, n, b in step.get("copy", ()):
             data[a:a+n] = said[b:b+n]
         wire.sendall(data)
-        if step["then"] == "half-close":
-            wire.shutdown(socket.SHUT_WR)
-        elif step["then"] in ("wait", "pause"):
+        if step["then"] == "half-close": wire.shutdown(socket.SHUT_WR)
+        if step["then"] == "wait":
             wire.settimeout(3); said = wire.recv(65536); print(step["on"], said.hex())
 for name, wire in wires.items():
     try:

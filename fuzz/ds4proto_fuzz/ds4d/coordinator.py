@@ -185,9 +185,8 @@ class CoordinatorTarget(Target):
         """Give the steps of a case to the peer once, on a connection of its own."""
         wire = self._wire = self._dial()
         effect, reached = self._talk(wire, case, turn, sure=sure)
-        if effect is None:
-            effect = self.meter.jump()
-        elif effect.kind != "over-allocation":
+        effect = self.meter.jump() or effect
+        if effect is not None and effect.kind != "over-allocation":
             effect = self.lost() or effect
         self.quiet()
         return Outcome(effect, reached)

@@ -165,6 +165,8 @@ class WorkerOracle:
             self._blurred = True
             if sound:
                 self._known.add(event.session)
+            else:  # whether other bytes are a shard, the engine says
+                self._due[on].loose = True
             link.send(ShardRestored() if sound else ShardFailed("refused"), 0.0)
         elif isinstance(event, OpenForward):
             self._due[on].loose = True

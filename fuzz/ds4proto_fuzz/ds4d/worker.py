@@ -243,8 +243,7 @@ class WorkerTarget(Target):
                     continue  # the peer has ended it, as it has to
                 steps = [step for step in run if step.on == on]
                 effect, reached = self._phase(oracle, on, steps, turn, sure=sure)
-                if effect is None:
-                    effect = self.meter.jump()
+                effect = self.meter.jump() or effect
                 if effect is not None:
                     self._wires[on].close()
                     return Outcome(self._crashed(effect), reached)
@@ -259,7 +258,7 @@ class WorkerTarget(Target):
         if effect.kind in ("over-allocation", "leak"):
             return effect
         crash = self.lost()
-        if crash is not None or _STAYS not in effect.what and effect.kind != "hang":
+        if crash is not None or (_STAYS not in effect.what and effect.kind != "hang"):
             return crash or effect
         try:
             others = self.innocent()

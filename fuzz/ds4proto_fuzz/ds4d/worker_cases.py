@@ -42,10 +42,15 @@ def _then(spec: FrameSpec, data: bytes) -> Then:
     return "" if plain or spec is SNAPSHOT_CHUNK else "wait"
 
 
+def _inside(step: Step) -> bool:
+    return step.name == SNAPSHOT_CHUNK.name
+
+
 def _apart(steps: list[Step]) -> tuple[Step, ...]:
     """Have everything answered before a snapshot frame goes out."""
     for at in range(1, len(steps)):
-        if steps[at].then == "wait" and not steps[at - 1].then:
+        snapshot = steps[at].name.startswith("SNAPSHOT") and not _inside(steps[at])
+        if (snapshot or steps[at].then == "wait") and not steps[at - 1].then:
             steps[at - 1] = replace(steps[at - 1], then="wait")
     return tuple(steps)
 

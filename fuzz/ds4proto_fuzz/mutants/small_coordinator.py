@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import sys
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -20,6 +19,8 @@ from ds4proto.link.ds4d_events import (
 )
 from ds4proto.link.ds4d_registration import Expected, Registration
 from ds4proto.link.ds4d_work_link import WorkLink
+from ds4proto.schema.declare import offsets_of
+from ds4proto.schema.ds4d_hello import HELLO
 from ds4proto.schema.ds4d_work import INPUT_HC, OUTPUT_LOGITS, RESET_SESSION
 from ds4proto_fuzz.mutants.small_worker import MODEL
 
@@ -27,6 +28,8 @@ __all__ = ["COORDINATORS"]
 
 _FIRST: Final = 2
 _TOKENS: Final = (5, 6, 7)
+_LAST: Final = HELLO.header_size + offsets_of(HELLO.body, "upstream")["layer_end"]
+_WHOLE: Final = HELLO.header_size + HELLO.fixed_size("upstream")
 
 
 @dataclass(eq=False, slots=True)
@@ -134,16 +137,18 @@ class Reserves(SmallCoordinator):
         return data
 
 
-class CrashNoName(SmallCoordinator):
-    """A HELLO without a name ends the process."""
+class CrashManyLayers(SmallCoordinator):
+    """A HELLO for very many layers ends the process."""
 
-    about = "takes the first letter of the model's name"
+    about = "makes a table of as many layers as a HELLO names"
     kind = "crash"
 
     def received(self, hop: _Hop, data: bytes) -> bytes:
-        """Take it."""
-        if isinstance(hop.machine, Registration) and len(data) >= 52:
-            sys.intern(chr(data[12:][40 : 40 + data[51]][0]))
+        """Make it."""
+        if isinstance(hop.machine, Registration) and len(data) >= _WHOLE:
+            last = int.from_bytes(data[_LAST : _LAST + 4], "big")
+            if last > 1 << 16:
+                raise MemoryError(f"{last} layers")
         return data
 
 
@@ -200,7 +205,7 @@ class AnyHash(SmallCoordinator):
 COORDINATORS: Final[dict[str, type[SmallCoordinator]]] = {
     "none": SmallCoordinator,
     "reserves-result": Reserves,
-    "crash-no-name": CrashNoName,
+    "crash-many-layers": CrashManyLayers,
     "waits-for-hello": WaitsForHello,
     "accepts-range": AnyRange,
     "accepts-hash": AnyHash,

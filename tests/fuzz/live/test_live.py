@@ -1,0 +1,164 @@
+"""Real peers in processes: sound ones are not blamed, faulty ones are found."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ds4proto_fuzz.findings import Finding, Store, load
+from ds4proto_fuzz.hunt import Hunt
+from ds4proto_fuzz.mutants import spec_of
+from ds4proto_fuzz.planted import search
+from ds4proto_fuzz.roles import target_of
+from ds4proto_fuzz.target import Settings, Target
+
+from ds4proto.cli import run
+from ds4proto.peer import PeerLost
+
+PATIENCE = 20.0
+"""Generous: a busy machine must not look like a peer that hangs."""
+
+
+def target(role: str, name: str = "none") -> Target:
+    return target_of(Settings(spec_of(role, name), role, patience=PATIENCE))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the finding about a worker that divides by zero."""
+    row = search("worker", "crash-no-tokens", 1, patience=PATIENCE, limit=120)
+    assert row.passed, row
+    assert row.finding is not None
+    return Store(tmp_path_factory.mktemp("findings")).add(row.finding)
+
+
+@pytest.mark.parametrize("role", ["worker", "coordinator"])
+def test_a_sound_peer_is_not_blamed(role: str, tmp_path: Path) -> None:
+    under_fire = target(role)
+    try:
+        tally = Hunt(under_fire, 3, Store(tmp_path)).run(range(300))
+    finally:
+        under_fire.stop()
+    assert tally.cases == 300
+    assert not tally.findings
+    assert not tally.unproven
+    assert tally.restarts == 0
+    led = {led for _, _, led in tally.reached.counts}
+    assert {"closed", "refused", "waiting for more"} <= led
+
+
+FAULTS = [
+    ("worker", "desync-after-load"),
+    ("worker", "accepts-vocabulary"),
+    ("coordinator", "crash-many-layers"),
+]
+
+
+@pytest.mark.parametrize(("role", "name"), FAULTS)
+def test_a_planted_fault_is_found_and_reduced(role: str, name: str) -> None:
+    row = search(role, name, 1, patience=PATIENCE, limit=120)
+    assert row.finding is not None, row
+    assert row.finding.effect.kind == row.kind
+    assert len(row.finding.case.steps) <= 3
+    assert row.finding.reproduced == (2, 2)
+
+
+def test_a_finding_replays_on_its_peer_and_not_on_a_sound_one(
+    crashes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = load(crashes)
+    assert found.effect.kind == "crash"
+    assert "ZeroDivisionError" in found.effect.detail
+    assert len(found.case.steps) == 1
+    assert run(["fuzz", "replay", str(crashes), "--tries", "1", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["same"], told["times"]) == (True, 1)
+    sound = spec_of("worker", "none")
+    words = ["fuzz", "replay", str(crashes), "--peer", sound, "--tries", "1"]
+    assert run(words) == 0
+    assert "seen now:    nothing" in capsys.readouterr().out
+
+
+def test_the_script_of_a_finding_does_it_alone(crashes: Path, tmp_path: Path) -> None:
+    from ds4proto.peer.connect import free_ports
+
+    (port,) = free_ports(1)
+    script = subprocess.Popen(
+        [sys.executable, "-I", str(crashes / "replay.py"), "127.0.0.1", str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    words = [sys.executable, "-m", "ds4proto_fuzz.mutants", "worker", "crash-no-tokens"]
+    peer = subprocess.Popen(
+        [*words, "127.0.0.1", str(port)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, errors = peer.communicate(timeout=60)
+        assert "ZeroDivisionError" in errors
+        out, _ = script.communicate(timeout=60)
+        assert "closed" in out or "nothing" in out
+    finally:
+        for process in (script, peer):
+            process.kill()
+            process.wait()
+
+
+def test_the_command_reports_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, graph = tmp_path / "findings", tmp_path / "graph.dot"
+    peer = spec_of("worker", "wrong-after-refusal")
+    words = ["fuzz", "peer", "--peer", peer, "--role", "worker", "--patience", "20s"]
+    words += ["--out", str(out), "--graph", str(graph)]
+    assert run([*words, "--cases", "120", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["cases"] + told["muted"] == 120
+    assert "request of RESULT is wrong" in {
+        row["effect"]["what"] for row in told["findings"]
+    }
+    for row in told["findings"]:
+        assert Finding.from_json({k: v for k, v in row.items() if k != "folder"})
+        assert (Path(row["folder"]) / "replay.py").is_file()
+    assert '"live" -> "served"' in graph.read_text()
+    assert run([*words, "--cases", "120"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert run([*words, "--cases", "130", "--resume"]) == 1
+    text = capsys.readouterr().out
+    assert "states and transitions reached" in text
+    assert "left out as known" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--peer", "exec:true", "--role", "worker", "--cases", "1"], 3),
+        (["--peer", "capture:x.pcap", "--role", "worker"], 2),
+        (["--peer", "exec:true", "--role", "codec"], 2),
+        (["--peer", "nonsense", "--role", "worker"], 2),
+    ],
+)
+def test_what_cannot_run_says_so(
+    words: list[str],
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["fuzz", "peer", *words, "--out", str(tmp_path / "f")]) == status
+    assert capsys.readouterr().err
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["fuzz"], ["fuzz", "peer"], ["fuzz", "replay"]):
+        assert run([*words, "--help"]) == 0
+        assert "ds4proto fuzz" in capsys.readouterr().out
+
+
+def test_a_peer_that_never_comes_is_lost(tmp_path: Path) -> None:
+    settings = Settings("exec:sleep 60", "worker", patience=0.2, connect=0.3)
+    lost = target_of(settings)
+    try:
+        with pytest.raises(PeerLost):
+            Hunt(lost, 1, Store(tmp_path)).run(range(1))
+    finally:
+        lost.stop()
