@@ -4,8 +4,9 @@ Three questions, each beside a baseline of the same run:
 
 * round trips: one decode step over two stages with a model that computes nothing,
   against two bare Python sockets that pass messages of the same sizes;
-* frames: hidden state of 64 MiB (float32) at 32, 16 and 8 bits, encoded, sent,
-  received and decoded, against a plain copy of 64 MiB from socket to socket;
+* frames: hidden state of 64 MiB (float32) at 32, 16 and 8 bits and in two formats
+  with scales, encoded, sent, received and decoded, against a plain copy of 64 MiB
+  from socket to socket;
 * position: a decode step after 1,000 and after 200,000 tokens.
 
 Two processes take part: rates are of wall time, the ratio of the CPU time of the
@@ -31,6 +32,8 @@ from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
 from ds4proto_runtime.pipeline.worker import PipelineWorker
 
 from bench._timing import Row, report
+from ds4proto.schema.ds4d_private import DIALECT as PRIVATE
+from ds4proto.schema.ds4d_private import FORMAT_IDS, FORMATS
 
 WIDTH = 16384
 CHUNK = 1024
@@ -133,12 +136,19 @@ def child(*words: str) -> Iterator[int]:
         process.wait()
 
 
+def dialect_of(bits: int) -> str:
+    return PRIVATE if bits in FORMATS else "upstream"
+
+
 @contextmanager
 def pipeline(
     width: int, cap: int, bits: int = 32
 ) -> Iterator[tuple[int, PipelineCoordinator]]:
     with PipelineCoordinator(
-        NullEngine(range(1), width, cap), bits=bits, chunk=min(cap, CHUNK)
+        NullEngine(range(1), width, cap),
+        bits=bits,
+        chunk=min(cap, CHUNK),
+        dialect=dialect_of(bits),
     ) as coordinator:
         port = str(coordinator.address[1])
         with child("--worker", port, str(width), str(cap), str(bits)) as pid:
@@ -211,6 +221,8 @@ def frames(rounds: int, as_json: bool) -> None:
         pipeline(WIDTH, CHUNK, 32) as p32,
         pipeline(WIDTH, CHUNK, 16) as p16,
         pipeline(WIDTH, CHUNK, 8) as p8,
+        pipeline(WIDTH, CHUNK, FORMAT_IDS["int8"]) as p_int8,
+        pipeline(WIDTH, CHUNK, FORMAT_IDS["mxfp4"]) as p_mxfp4,
     ):
 
         def copy() -> None:
@@ -228,12 +240,14 @@ def frames(rounds: int, as_json: bool) -> None:
             session = found[1].session(1)
             return found[0], lambda: session.sync(tokens, fresh=True)
 
-        for bits in (16, 8):
+        for bits in (16, 8, FORMAT_IDS["int8"], FORMAT_IDS["mxfp4"]):
             warm(bits, "strict")
         cases = {
             "32 bits": prefill(p32),
             "16 bits": prefill(p16),
             "8 bits": prefill(p8),
+            "int8, private": prefill(p_int8),
+            "mxfp4, private": prefill(p_mxfp4),
             "plain socket copy": (other, copy),
         }
         rows = by_turns(cases, baseline="32 bits", work=FRAME * CHUNKS, rounds=rounds)
@@ -276,7 +290,8 @@ def main() -> None:
         if bits != 32:
             warm(bits, "strict")
         engine = NullEngine(range(1, 2), width, cap)
-        PipelineWorker(engine, ("127.0.0.1", port)).run()
+        to = ("127.0.0.1", port)
+        PipelineWorker(engine, to, dialect=dialect_of(bits)).run()
         return
     if options.echo:
         serve_echo(int(options.echo[0]), options.echo[1])
