@@ -130,16 +130,23 @@ def test_a_filter_chooses_and_a_wrong_one_says_what_it_lacks() -> None:
 
 
 def test_e_goes_to_the_next_frame_that_breaks_a_rule() -> None:
-    broken = [at for at, row in enumerate(decode(PROBES)) if row.problems]
+    rows = list(decode(PROBES))
+    odd = [at for at, row in enumerate(rows) if row.problems or not row.is_frame]
+    assert {rows[at].is_frame for at in odd} == {True, False}
 
     async def steps(app: Browser, pilot: Any) -> None:
-        await pilot.press("e")
+        frames = app.query_one(FrameList)
+        found = []
+        for _ in odd:
+            frames.action_broken()
+            found.append(frames.cursor)
+        assert found == odd
+        await pilot.press("home", "e")
         await pilot.pause()
-        assert app.query_one(FrameList).cursor == broken[0]
+        assert frames.cursor == odd[0]
         assert "! DS4D-" in text_of(app, "#field-text")
-        assert lines_of(app)[broken[0] - int(app.query_one(FrameList).scroll_y)][0] == (
-            "!"
-        )
+        line = lines_of(app)[odd[0] - int(frames.scroll_y)]
+        assert line[0] == "!"
 
     browse(PROBES, steps)
 

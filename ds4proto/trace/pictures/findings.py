@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks_of"]
 
-_PLACES: Final = 8
+_PLACES: Final = 4
 _SEVERITIES: Final = {"severe": "error", "warning": "warning", "note": "note"}
 
 

@@ -9,7 +9,7 @@ from ds4proto.trace.rows import FrameRow
 
 __all__ = ["Oddity", "place_of"]
 
-_PLACES: Final = 8
+_PLACES: Final = 4
 
 
 class Oddity:

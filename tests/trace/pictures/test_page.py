@@ -183,8 +183,9 @@ def test_the_page_reaches_for_nothing_and_runs_only_its_own_code(
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
     (code,) = page.code
-    sources = [a for _, attrs in page.tags for a in attrs if a in ("src", "href")]
-    assert sources == []
+    assert not [attrs for _, attrs in page.tags if "src" in attrs]
+    links = [attrs["href"] or "" for _, attrs in page.tags if "href" in attrs]
+    assert [link for link in links if link[:1] != "#"] == []
     assert re.findall(r"https?://|fetch\(|XMLHttpRequest|import\(", code) == []
     assert re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write", code) == []
     assert "url(" not in page.styles
@@ -241,6 +242,10 @@ def test_findings_lead_to_their_frames(tmp_path: Path) -> None:
     clauses = {p.clause for row in decode(PROBES) for p in row.problems}
     assert len(clauses) >= 3
     assert any(clause in page.text for clause in clauses)
+    assert_jumps_lead_to_frames(page)
+
+
+def assert_jumps_lead_to_frames(page: Page) -> None:
     columns = page.columns
     places = set(
         zip(
@@ -256,6 +261,15 @@ def test_findings_lead_to_their_frames(tmp_path: Path) -> None:
     for attrs in jumps:
         stream, back = int(attrs["data-stream"] or 0), attrs["data-back"] == "1"
         assert (stream, back, float(attrs["data-offset"] or -1)) in places
+
+
+def test_findings_of_rows_alone_lead_to_their_frames_too(tmp_path: Path) -> None:
+    target = tmp_path / "rows.html"
+    write_html(str(target), decode(PROBES), title="rows")
+    page = Page(target)
+    clauses = {p.clause for row in decode(PROBES) for p in row.problems}
+    assert all(clause in page.text for clause in clauses)
+    assert_jumps_lead_to_frames(page)
 
 
 def test_evidence_of_a_finding_is_a_place_in_its_own_file_alone() -> None:
