@@ -35,13 +35,16 @@ def answer(request: bytes) -> tuple[int, bytes]:
         return 0, b"ds4proto, plain numpy"
     try:
         codec = get(name.rstrip(b"\0").decode(), path="numpy")
+    except ValueError as error:
+        return 1, str(error).encode()
+    try:
         if operation == 1:
             values = np.frombuffer(data, "<f4", count)
             return 0, bytes(codec.encode(values.astype(np.float32), rows=rows))
         found = codec.decode(np.frombuffer(data, np.uint8), values=count, rows=rows)
         return 0, np.asarray(found, "<f4").tobytes()
     except ValueError as error:
-        return 1, str(error).encode()
+        return 2, str(error).encode()
 
 
 def main() -> int:

@@ -85,6 +85,15 @@ def test_a_rank_with_a_planted_fault_is_started(
     assert f"clause {clause}" in done.stdout
 
 
+def test_the_example_of_a_codec_command_passes_all() -> None:
+    shim = Path(__file__).parents[2] / "conformance" / "shims" / "codec_shim.py"
+    done = check("--peer", f"codec:{sys.executable} {shim}", "--json")
+    assert done.returncode == 0, done.stdout
+    verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
+    assert list(verdicts) == ["pass"]
+    assert verdicts["pass"] >= 50
+
+
 def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None:
     expected = tmp_path / "e.json"
     base = ["--peer", "reference:worker:skip-WORK-07", "-k", "unknown-flag"]

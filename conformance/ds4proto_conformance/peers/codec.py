@@ -69,21 +69,33 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 
 def _answer(request: bytes, fault: Fault) -> bytes:
-    from ds4proto.codec import get
+    from ds4proto.codec import CodecError, get
 
+    if fault.received is not None:
+        request = fault.received(None, request)
     operation, name = request[0], request[1:16].rstrip(b"\0").decode()
-    count, data = int.from_bytes(request[16:20], "big"), request[24:]
+    count, rows = (int.from_bytes(request[at : at + 4], "big") for at in (16, 20))
+    data = request[24:]
     if operation == 0:
         return b"\0small codec"
-    codec = get(name, path="numpy")
+    try:
+        codec = get(name, path="numpy")
+    except CodecError as error:
+        return b"\1" + str(error).encode()
     hook: Any = fault.evaluate
-    if operation == 1:
-        values = np.frombuffer(data, "<f4").astype(np.float32)
-        wire = bytes(codec.encode(values))
-        return b"\0" + (hook(f"encode {name}", (values, wire)) if hook else wire)
-    raw = np.frombuffer(data, np.uint8)
-    found = np.asarray(codec.decode(raw, values=count), "<f4").tobytes()
-    return b"\0" + (hook(f"decode {name}", (raw, found)) if hook else found)
+    given: Any
+    try:
+        if operation == 1:
+            given = np.frombuffer(data, "<f4").astype(np.float32)
+            found = bytes(codec.encode(given, rows=rows))
+        else:
+            given = np.frombuffer(data, np.uint8)
+            values = codec.decode(given, values=count, rows=rows)
+            found = np.asarray(values, "<f4").tobytes()
+    except CodecError as error:
+        return b"\2" + str(error).encode()
+    what = f"{'encode' if operation == 1 else 'decode'} {name}"
+    return b"\0" + (hook(what, (given, found, rows)) if hook else found)
 
 
 def _serve(sock: socket.socket, fault: Fault) -> None:
