@@ -19,6 +19,7 @@ from ds4proto.emit.boundaries import (
 )
 from ds4proto.emit.coherence import MENDS, cycled
 from ds4proto.emit.faults import (
+    Fault,
     NearlyValid,
     breakable,
     faults_by_kind,
@@ -214,11 +215,19 @@ def _size_holds(field: FieldSpec, tail: Tail, size: int) -> bool:
         return True  # computed from another tail
 
 
-def nearly_valid(spec: FrameSpec, dialect: str) -> st.SearchStrategy[NearlyValid]:
+def nearly_valid(
+    spec: FrameSpec, dialect: str, *, fault: Fault | None = None
+) -> st.SearchStrategy[NearlyValid]:
     """Return a strategy of frames that break one limit, constant, rule or length.
 
     Breaking one rule may break another that depends on it; the stated clause is
     always among the problems of a reader.
+
+    Parameters
+    ----------
+    fault : Fault, optional
+        One of ``faults(spec, dialect)``, to break nothing else. Where the drawn values
+        give no way to break it, the frame is cut short instead.
 
     Raises
     ------
@@ -228,15 +237,19 @@ def nearly_valid(spec: FrameSpec, dialect: str) -> st.SearchStrategy[NearlyValid
     name = dialect.rstrip("?")
     if not breakable(spec, name):
         raise ValueError(f"{spec.full_name} has no rule to break in {dialect}")
-    return _drawn(partial(_nearly_valid, spec=spec, dialect=name))
+    return _drawn(partial(_nearly_valid, spec=spec, dialect=name, wanted=fault))
 
 
-def _nearly_valid(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> NearlyValid:
+def _nearly_valid(
+    draw: st.DrawFn, spec: FrameSpec, dialect: str, wanted: Fault | None
+) -> NearlyValid:
     values = draw(valid_values(spec, dialect))
     whole = to_bytes(spec, values, dialect=dialect)
-    kinds = faults_by_kind(spec, dialect)
-    possible = kinds[draw(st.sampled_from(tuple(kinds)))]
-    fault = possible[draw(st.integers(0, len(possible) - 1))]
+    fault = wanted
+    if fault is None:
+        kinds = faults_by_kind(spec, dialect)
+        possible = kinds[draw(st.sampled_from(tuple(kinds)))]
+        fault = possible[draw(st.integers(0, len(possible) - 1))]
     if isinstance(fault, FieldSpec):
         return _broken_field(draw, spec, dialect, whole, fault)
     if isinstance(fault, Rule):
