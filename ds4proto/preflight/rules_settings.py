@@ -254,6 +254,15 @@ def _timeouts(member: Member) -> Iterator[Finding]:
             expected=", ".join(own), found=host,
             next_step="correct DS4_DIST_CONNECT_BIND_HOST", clause="DS4D-OPT-43",
         )  # fmt: skip
+    interface = member.env.get("DS4_DIST_CONNECT_BIND_IF")
+    if interface and member.machine.system == "linux":
+        yield Finding(
+            "error", "settings.bind-if", member.name,
+            "every dial of this process fails: only macOS can bind one to an interface",
+            expected="unset", found=interface,
+            next_step="unset DS4_DIST_CONNECT_BIND_IF, or give the interface's address "
+            "in DS4_DIST_CONNECT_BIND_HOST", clause="DS4D-OPT-44",
+        )  # fmt: skip
 
 
 def prefill(case: Case) -> Iterator[Finding]:
