@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -10,8 +11,10 @@ from ds4proto.trace.pictures.model import Place, Remark
 if TYPE_CHECKING:
     from ds4proto.trace.diagnosis.finding import Evidence, Finding
 
-__all__ = ["remarks_of"]
+__all__ = ["OF_A_KIND", "remarks_of"]
 
+OF_A_KIND: Final = 8
+"""Findings of one kind that a page lists; it counts the others."""
 _PLACES: Final = 4
 _SEVERITIES: Final = {"severe": "error", "warning": "warning", "note": "note"}
 
@@ -26,7 +29,17 @@ def remarks_of(findings: Iterable[Finding], file: str) -> list[Remark]:
         The capture that is drawn: evidence in it leads to frames, evidence in other
         files is told in words.
     """
-    return [_remark(finding, file) for finding in findings]
+    kinds: Counter[str] = Counter()
+    found = []
+    for finding in findings:
+        kinds[finding.code] += 1
+        if kinds[finding.code] <= OF_A_KIND:
+            found.append(_remark(finding, file))
+    for code, count in kinds.items():
+        if count > OF_A_KIND:
+            more = f"{count - OF_A_KIND} more of {code}"
+            found.append(Remark("note", f"{more}: ds4proto diagnose --json lists all"))
+    return found
 
 
 def _remark(finding: Finding, file: str) -> Remark:

@@ -24,6 +24,14 @@ START_NS = 1_750_000_000_000_000_000
 MICRO = 1_000
 
 
+class _Values(random.Random):
+    """Random bytes that are numbers of a network: no infinities, no NaN."""
+
+    def randbytes(self, n: int) -> bytes:
+        numbers = np.random.default_rng(self.getrandbits(32)).normal(0, 1, n // 4)
+        return numbers.astype("<f4").tobytes()
+
+
 class LongRun:
     """Writes the capture and counts what it wrote.
 
@@ -81,6 +89,7 @@ class LongRun:
 
     def _pair(self, writer: PcapngWriter, frames: int) -> None:
         paper = Paper(shape={"n_layer": LAYERS, "gates_per_token": 2 * LAYERS})
+        paper.chance = _Values(8)
         paper.create()
         while len(paper.order) < frames:
             paper.eval(len(paper.tokens[1]) + 1)

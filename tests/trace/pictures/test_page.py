@@ -289,6 +289,15 @@ def test_evidence_of_a_finding_is_a_place_in_its_own_file_alone() -> None:
     assert remark.next_step == "look at b"
 
 
+def test_findings_of_a_kind_are_counted_behind_the_first_ones() -> None:
+    many = [Finding("a.b", "warning", "likely", f"n {n}") for n in range(12)]
+    rare = Finding("c.d", "note", "likely", "rare")
+    found = [remark.text for remark in remarks_of([*many, rare], "x")]
+    assert found[:8] == [f"N {n}" for n in range(8)]
+    assert found[8] == "Rare"
+    assert found[9].startswith("4 more of a.b")
+
+
 def test_rows_of_any_source_can_be_drawn_with_findings(tmp_path: Path) -> None:
     target = tmp_path / "rows.html"
     seen: list[str] = []
