@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from typing import Final
 
 from msgspec.structs import replace as with_fields
 
@@ -39,6 +40,18 @@ from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.tcp_events import StreamEvent
 
 __all__ = ["Diagnosis", "Examiner", "diagnose", "examine"]
+
+
+_NEEDED: Final = {
+    "DS4D.HELLO": ("layer_start", "layer_end", "n_layers", "has_output"),
+    "DS4D.WORK": (
+        "session", "request", "pos0", "n_tokens", "flags", "layer_start", "layer_end",
+        "route_index",
+    ),
+    "DS4D.RESULT": ("request", "status", "result_kind"),
+    "DS4T.HELLO": ("version", "role"),
+    "DS4T.HASH": ("seq", "hash"),
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -107,6 +120,9 @@ class Examiner:
         """Take the next row."""
         self.frames += row.is_frame
         self.connections.add(row)
+        needed = _NEEDED.get(row.name, ())
+        if any(name not in row.fields for name in needed):
+            return  # the capture holds its header alone
         for check in self.checks:
             check.add(row)
 

@@ -16,6 +16,8 @@ from ds4proto.trace.rows import FrameRow
 
 __all__ = ["GivingUpCheck"]
 
+SOON: Final = 0.02
+"""Seconds within which nobody gives up waiting for an answer."""
 STALL: Final = 1.0
 """Seconds without a byte, until the capture ends, from which a wait is a stall."""
 
@@ -95,6 +97,16 @@ class GivingUpCheck:
             return self._open_end(held, row, what, before, numbers)
         wait = close.time - row.time
         numbers["waited_ms"] = round(wait * 1e3, 3)
+        if close.side == sender and wait < SOON:
+            return close.time, Finding(
+                "end.peer-gone", "severe", "possible",
+                f"the connection ended {ms(wait)} after {what}, too soon for "
+                f"{row.src_role} to have given up: {row.dst_role} had gone, or "
+                f"{row.src_role} was interrupted{before}",
+                numbers, tuple(evidence),
+                f"look at the last lines of {row.dst_role} first: killed, crashed, out "
+                "of memory", run, self._scene.file,
+            )  # fmt: skip
         if close.side == sender:
             return close.time, Finding(
                 "end.gave-up", "severe", "certain",
@@ -152,22 +164,30 @@ class GivingUpCheck:
         who = self._connections.role(held, close.side)
         if who == "leader" or "tp-" in who or not self._is_pipeline(run):
             return
-        left = who.startswith("worker") and self._last_of_run.get(run, 0) > close.time
         other = self._connections.role(held, "b" if close.side == "a" else "a")
+        left = who.startswith("worker") and other == "coordinator"
+        went_on = self._last_of_run.get(run, 0) > close.time
+        quiet = close.quiet >= STALL
+        code = "end.after-silence" if quiet else "end.closed"
+        step = ""
+        if left:
+            code = "end.worker-left"
+            step = f"look why {who} ended: its last lines, an error frame before it"
+        elif quiet:
+            step = (
+                f"if that was no pause of the user: what {who} sent last was lost "
+                "before the place of the recording, and it gave up waiting"
+            )
         yield Finding(
-            "end.worker-left" if left else
-            "end.closed" if close.quiet < STALL else "end.after-silence",
-            "warning" if left else "note", "certain",
+            code, "warning" if left else "note", "certain",
             f"{who} {close.verb} its connection with {other} first, at "
             f"{close.time:.3f} s, with no request open"
-            + (f", after {ms(close.quiet)} of silence" if close.quiet >= STALL else "")
-            + (", and the run went on" if left else ""),
+            + (f", after {ms(close.quiet)} of silence" if quiet else "")
+            + (", and the run went on" if went_on and left else
+               ": the route ends with it" if left else ""),
             {"time_s": round(close.time, 6), "side": who},
             (self._connections.close_proof(held, close),),
-            f"look why {who} ended: its last lines, a restart, an error frame before it"
-            if left else "" if close.quiet < STALL else "if that was no pause of the "
-            f"user: what {who} sent last was lost before the place of the recording, "
-            "and it gave up waiting", run, self._scene.file,
+            step, run, self._scene.file,
         )  # fmt: skip
 
     def _is_pipeline(self, number: int) -> bool:

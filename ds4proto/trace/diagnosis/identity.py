@@ -205,7 +205,9 @@ class IdentityCheck:
             ("n_layers", "layer counts"), ("quant_bits", "quantisations"),
             ("ctx_size", "contexts"),
         ):  # fmt: skip
-            values = {row.src_role: row.fields[word] for row in rows}
+            values = {
+                row.src_role: row.fields[word] for row in rows if word in row.fields
+            }
             if len(set(values.values())) < 2:
                 continue
             listed = ", ".join(f"{role} {value}" for role, value in values.items())
