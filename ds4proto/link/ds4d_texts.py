@@ -35,6 +35,7 @@ _MORE: Final = {
     "restore-memory": "out of memory restoring worker KV shard",
     "chunk-window": "distributed prefill window %u exceeds limit %u",
     "option": "invalid value for %s: %s",
+    "local-decode-layers": "--local-decode requires --layers N:output",
 }
 
 

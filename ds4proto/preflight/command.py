@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ds4proto.errors import WrongUsage
+from ds4proto.link.ds4d_texts import text
 from ds4proto.preflight import options_ds4d as ds4d
 from ds4proto.preflight import options_ds4t as ds4t
 from ds4proto.preflight.options_ds4d import LayerRange, Refusal
@@ -50,6 +51,7 @@ class Command:
     prefill_window: int | None = None
     replay_check: bool = False
     debug: bool = False
+    local_decode: bool = False
     transport: str = "auto"
     rdma_device: str | None = None
     rdma_gid_index: int | None = None
@@ -111,6 +113,7 @@ _FLAGS: Final = {
     "--tensor-parallel-token-prefill": "token_prefill",
     "--dist-replay-check": "replay_check",
     "--debug": "debug",
+    "--local-decode": "local_decode",
 }
 
 
@@ -149,8 +152,19 @@ def parse_command(words: str | Sequence[str]) -> Command:
         command.refusals += ds4t.cross_check(command)
     else:
         command.refusals += ds4d.cross_check(command)
+        command.refusals += _local_decode(command)
         command.refusals += ds4t.strays(command.given)
     return command
+
+
+def _local_decode(command: Command) -> Iterator[Refusal]:
+    """Yield what a build of the local-decode dialect says of its own option."""
+    if not command.local_decode:
+        return
+    if command.role != "worker":
+        yield Refusal("DS4D-OPT-32", text("DS4D-OPT-32"))
+    elif command.layers is not None and not command.layers.output:
+        yield Refusal("DS4D-OPT-32", text("local-decode-layers"))
 
 
 def _take(command: Command, option: str, rest: Iterator[str]) -> None:

@@ -64,6 +64,15 @@ def programs(case: Case) -> Iterator[Finding]:
                 found=" ".join(member.command.unknown),
                 next_step="ds4 itself judges them",
             )  # fmt: skip
+        build = member.machine.dialect
+        if member.command.local_decode and build != "local-decode":
+            yield Finding(
+                "error" if build else "note", "command.local-decode", member.name,
+                "only builds of the dialect local-decode know --local-decode",
+                expected='dialect = "local-decode"', found=build or "not stated",
+                next_step="leave the option out, or run such a build on all machines",
+                clause="DS4D-OPT-32",
+            )  # fmt: skip
 
 
 def roles(case: Case) -> Iterator[Finding]:

@@ -77,13 +77,18 @@ def agrees(row: Row, parser: Parser) -> bool:
     return bool(taken) and row["taken"].items() <= taken.items()
 
 
+def rows_of(parser: Parser) -> list[Row]:
+    """Return the rows that a parser can be asked: the runtime speaks no fork."""
+    return [r for r in FILE.rows if parser is preflight or "dialect" not in r.values]
+
+
 @pytest.mark.parametrize("parser", [runtime, preflight])
 def test_every_row_comes_out(parser: Parser) -> None:
-    assert [row.name for row in FILE.rows if not agrees(row, parser)] == []
+    assert [row.name for row in rows_of(parser) if not agrees(row, parser)] == []
 
 
 def caught(clause: str, parser: Parser) -> bool:
-    rows = [row for row in FILE.rows if clause in row.clauses]
+    rows = [row for row in rows_of(parser) if clause in row.clauses]
     return any(not agrees(row, parser) for row in rows)
 
 
@@ -119,11 +124,17 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "DS4D-OPT-25": lambda: for_everybody("--dist-prefill-chunk"),
     "DS4D-OPT-26": lambda: for_everybody("--dist-prefill-window"),
     "DS4D-OPT-27": lambda: for_everybody("--dist-activation-bits"),
+    "DS4D-OPT-32": lambda: patch.object(command, "_local_decode", lambda _c: ()),
 }
+ASKED = [
+    (clause, parser)
+    for clause in CLAUSES
+    for parser in (runtime, preflight)
+    if any(clause in row.clauses for row in rows_of(parser))
+]
 
 
-@pytest.mark.parametrize("parser", [runtime, preflight])
-@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize(("clause", "parser"), ASKED)
 def test_a_parser_without_the_check_fails(clause: str, parser: Parser) -> None:
     fault = FAULTS.get(clause, lambda: without(clause))
     with fault():
