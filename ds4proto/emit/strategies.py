@@ -7,12 +7,13 @@ only module of the package that imports hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from ds4proto.emit.bound import Bound
 from ds4proto.emit.boundaries import (
     boundary_values,
     integer_range,
@@ -71,7 +72,7 @@ def valid_frames(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
 
 
 @st.composite
-def _drawn(draw: st.DrawFn, make: Callable[[st.DrawFn], Any]) -> Any:
+def drawn(draw: st.DrawFn, make: Bound) -> Any:
     """Draw with a function whose other arguments are bound already."""
     return make(draw)
 
@@ -79,7 +80,7 @@ def _drawn(draw: st.DrawFn, make: Callable[[st.DrawFn], Any]) -> Any:
 def _layouts(
     layout: Layout, dialect: str, name: str
 ) -> st.SearchStrategy[dict[str, Any]]:
-    return _drawn(partial(_layout, layout=layout, dialect=dialect, name=name))
+    return drawn(Bound(_layout, layout=layout, dialect=dialect, name=name))
 
 
 def _layout(draw: st.DrawFn, layout: Layout, dialect: str, name: str) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def nearly_valid(
     name = dialect.rstrip("?")
     if not breakable(spec, name):
         raise ValueError(f"{spec.full_name} has no rule to break in {dialect}")
-    return _drawn(partial(_nearly_valid, spec=spec, dialect=name, wanted=fault))
+    return drawn(Bound(_nearly_valid, spec=spec, dialect=name, wanted=fault))
 
 
 def _nearly_valid(
@@ -350,7 +351,7 @@ def hostile(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
     body = st.binary(max_size=300).map(lambda raw: framed(spec, raw))
     return st.one_of(
         body,
-        _lying_words(whole, spec),
+        _lying_words(whole, "big" if spec.protocol == "DS4D" else "little"),
         _spliced(whole),
         whole.flatmap(lambda data: st.integers(0, len(data)).map(lambda n: data[:n])),
         st.tuples(whole, st.binary(max_size=40)).map(lambda two: two[0] + two[1]),
@@ -359,10 +360,9 @@ def hostile(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _lying_words(
-    draw: st.DrawFn, whole: st.SearchStrategy[bytes], spec: FrameSpec
+    draw: st.DrawFn, whole: st.SearchStrategy[bytes], order: Literal["big", "little"]
 ) -> bytes:
     data = bytearray(draw(whole))
-    order: Any = "big" if spec.protocol == "DS4D" else "little"
     for _ in range(draw(st.integers(1, 3))):
         if len(data) < 4:
             break
@@ -381,9 +381,11 @@ def _spliced(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 
 
 __all__ = [
+    "Bound",
     "NearlyValid",
     "boundary_values",
     "breakable",
+    "drawn",
     "hostile",
     "nearly_valid",
     "valid_frames",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ds4proto.emit.boundaries import boundary_values, integer_range
 from ds4proto.emit.faults import patched, sizing_names
-from ds4proto.emit.strategies import valid_values
+from ds4proto.emit.strategies import Bound, drawn, valid_values
 from ds4proto.schema.declare import (
     FieldSpec,
     FrameSpec,
@@ -81,9 +81,8 @@ def counting_fields(spec: FrameSpec, dialect: str) -> tuple[FieldSpec, ...]:
     )
 
 
-@st.composite
-def lying(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> Lie:
-    """Draw a frame in which one length or count lies, or several at once.
+def lying(spec: FrameSpec, dialect: str) -> st.SearchStrategy[Lie]:
+    """Return a strategy of frames in which a length or a count lies, or several.
 
     Several lie at random, or agree with each other against the bytes: twice the
     count and twice the length, for instance.
@@ -94,9 +93,13 @@ def lying(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> Lie:
         The frame has neither a length nor a count.
     """
     name = dialect.rstrip("?")
-    fields = counting_fields(spec, name)
-    if not fields:
+    if not counting_fields(spec, name):
         raise ValueError(f"{spec.full_name} says no length in {dialect}")
+    return drawn(Bound(_lying, spec=spec, name=name))
+
+
+def _lying(draw: st.DrawFn, spec: FrameSpec, name: str) -> Lie:
+    fields = counting_fields(spec, name)
     data = to_bytes(spec, draw(valid_values(spec, name)), dialect=name)
     values = read(spec, data, dialect=name).values
     chosen = draw(st.lists(st.sampled_from(fields), min_size=1, unique=True))
@@ -117,10 +120,12 @@ def lying(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> Lie:
     return Lie(data, told, true)
 
 
-@st.composite
-def spoiled(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> bytes:
-    """Draw a sound frame whose payloads hold NaN, infinities and other extremes."""
-    name = dialect.rstrip("?")
+def spoiled(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
+    """Return a strategy of sound frames whose payloads hold NaN and infinities."""
+    return drawn(Bound(_spoiled, spec=spec, name=dialect.rstrip("?")))
+
+
+def _spoiled(draw: st.DrawFn, spec: FrameSpec, name: str) -> bytes:
     values = draw(valid_values(spec, name))
     for tail in walk_tails(tails_of(spec.body, name)):
         if isinstance(tail, Payload) and len(values[tail.path]) >= 4:
@@ -133,10 +138,12 @@ def spoiled(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> bytes:
     return to_bytes(spec, values, dialect=name)
 
 
-@st.composite
-def out_of_vocabulary(draw: st.DrawFn, spec: FrameSpec, dialect: str) -> bytes:
-    """Draw a frame whose tokens are negative, or beyond every vocabulary."""
-    name = dialect.rstrip("?")
+def out_of_vocabulary(spec: FrameSpec, dialect: str) -> st.SearchStrategy[bytes]:
+    """Return a strategy of frames with tokens that no vocabulary has."""
+    return drawn(Bound(_out_of_vocabulary, spec=spec, name=dialect.rstrip("?")))
+
+
+def _out_of_vocabulary(draw: st.DrawFn, spec: FrameSpec, name: str) -> bytes:
     values = draw(valid_values(spec, name))
     for part in _with_tokens(spec, name, values):
         for path in ("token", "tokens"):

@@ -1,0 +1,224 @@
+"""Whole DS4T conversations, rule by rule, against our own leader and worker.
+
+A sound machine plays the other rank; what it says arrives whole, in drips, cut,
+repeated, or is followed by something else. Whatever comes: no exception, every byte
+that we send is a sound frame, at most one failure, and nothing but `Stop` behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ds4proto_fuzz.parsers.strategies import (
+    counting_fields,
+    drips,
+    lying,
+    out_of_vocabulary,
+)
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ds4proto.emit.strategies import breakable, hostile, nearly_valid, valid_frames
+from ds4proto.link import ds4t_events as say
+from ds4proto.link.ds4t_texts import LocalProtocolError, PairFailed
+from ds4proto.link.framing import Framer
+from ds4proto.schema import frame, frames
+from tests.fuzz.parsers.samples import steady
+from tests.link.ds4t.pair import HALF, Pair
+
+DIALECT = "v10"
+SPECS = [s for s in frames("DS4T", dialect=DIALECT) if s.header is not None]
+
+
+def from_the(role: str) -> st.SearchStrategy[bytes]:
+    """Draw frames that a rank sends: sound, with one fault, hostile, with a lie."""
+    parts: list[st.SearchStrategy[bytes]] = []
+    for spec in (spec for spec in SPECS if role in spec.sender):
+        parts += [valid_frames(spec, DIALECT), hostile(spec, DIALECT)]
+        if breakable(spec, DIALECT):
+            parts.append(nearly_valid(spec, DIALECT).map(lambda one: one.data))
+        if counting_fields(spec, DIALECT):
+            parts.append(lying(spec, DIALECT).map(lambda one: one.data))
+    return st.one_of(parts)
+
+
+def sound(data: bytes) -> bool:
+    """Tell whether bytes are whole frames without a problem."""
+    framer = Framer("DS4T", dialect=DIALECT)
+    events = framer.feed(data, 0.0)
+    return framer.at_boundary and not any(
+        getattr(event, "problems", True) for event in events
+    )
+
+
+class Conversation(RuleBasedStateMachine):
+    """Both ranks; one of them is under test."""
+
+    tested: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.pair = Pair(DIALECT)
+        self.in_step = True
+        self.told: list[Any] = []
+        self.out = b""
+        self.session = 0
+        self.held: tuple[int, ...] = ()
+
+    @property
+    def machine(self) -> Any:
+        """The rank under test."""
+        return getattr(self.pair, self.tested)
+
+    def _hear(self, *pieces: bytes | None) -> list[Any]:
+        """Feed the rank under test; note what it makes of it."""
+        heard: list[Any] = []
+        for piece in pieces:
+            self.machine.receive_data(piece, 1.0)
+            heard += self.machine.events()
+        self.told += heard
+        for event in heard:
+            if isinstance(event, say.Transmit):
+                self.out += b"".join(bytes(part) for part in event.buffers)
+        return heard
+
+    def _other(self, event: Any) -> bytes:
+        """Let the sound rank say something; return its bytes."""
+        other = self.pair.leader if self.tested == "worker" else self.pair.worker
+        return b"".join(bytes(part) for part in other.send(event, 0.0))
+
+    def _own(self, event: Any) -> bytes:
+        """Let the rank under test say something, as far as it may."""
+        try:
+            data = b"".join(bytes(part) for part in self.machine.send(event, 0.0))
+        except LocalProtocolError:
+            assert not self.in_step, f"{event} was due"
+            return b""
+        self.out += data
+        self.told += self.machine.events()
+        return data
+
+    @invariant()
+    def what_we_send_is_sound(self) -> None:
+        assert sound(self.out)
+
+    @invariant()
+    def a_pair_fails_once_at_most(self) -> None:
+        failed = [k for k, e in enumerate(self.told) if isinstance(e, PairFailed)]
+        assert len(failed) <= 1
+
+    @rule()
+    def a_new_pair_where_this_one_is_lost(self) -> None:
+        if not self.in_step:
+            self._begin()
+
+    @rule(junk=st.binary(max_size=40) | st.none())
+    def bytes_without_sense_or_the_end(self, junk: bytes | None) -> None:
+        self.in_step = self.in_step and junk == b""
+        self._hear(junk)
+
+
+class WorkerConversation(Conversation):
+    """Rank 1 under test; the leader is sound, what arrives of it is not always."""
+
+    tested = "worker"
+
+    def _command(self, data: st.DataObject, event: Any, answer: Any) -> None:
+        said = self._other(event)
+        heard = self._hear(*data.draw(drips(said)))
+        assert [type(e) for e in heard] == [type(event)]
+        reply = self._own(answer)
+        self.pair.leader.receive_data(reply, 0.0)
+        list(self.pair.leader.events())
+
+    @rule(data=st.data(), token=st.integers(0, 127))
+    def a_sound_command(self, data: st.DataObject, token: int) -> None:
+        if not self.in_step:
+            return
+        if not self.session:
+            self.session = 1
+            event: Any = say.CreateSession(1, 256)
+            self._command(data, event, say.SessionCreated(1))
+        elif not self.held:
+            self.held = (token, 7)
+            event = say.RunSync(1, self.held)
+            self._command(data, event, say.SyncDone(1, 0, HALF))
+        else:
+            self._command(data, say.RunEval(1, token), say.EvalDone(1, HALF))
+
+    @rule(frame=from_the("tp-leader"))
+    def any_frame(self, frame: bytes) -> None:
+        self.in_step = False
+        self._hear(frame)
+
+    @rule(
+        frame=out_of_vocabulary(frame("DS4T.EVAL", dialect=DIALECT), DIALECT)
+        | out_of_vocabulary(frame("DS4T.SYNC", dialect=DIALECT), DIALECT)
+    )
+    def tokens_without_sense(self, frame: bytes) -> None:
+        self.in_step = False
+        self._hear(frame)
+
+    @rule(left=st.integers(0, 23))
+    def a_command_cut_short(self, left: int) -> None:
+        if self.in_step and self.session:
+            self.in_step = False
+            said = self._other(say.RunSync(1, (1, 2, 3)))
+            heard = self._hear(said[:left], None)
+            assert any(isinstance(event, PairFailed) for event in heard) or not left
+
+
+class LeaderConversation(Conversation):
+    """Rank 0 under test; the worker is sound, what arrives of it is not always."""
+
+    tested = "leader"
+
+    def _command(self, data: st.DataObject, event: Any, answer: Any) -> None:
+        self.pair.worker.receive_data(self._own(event), 0.0)
+        list(self.pair.worker.events())
+        said = self._other(answer)
+        heard = self._hear(*data.draw(drips(said)))
+        assert [type(e) for e in heard] == [type(answer)]
+
+    @rule(data=st.data(), token=st.integers(0, 127))
+    def a_sound_command(self, data: st.DataObject, token: int) -> None:
+        if not self.in_step:
+            return
+        if not self.session:
+            self.session = 1
+            self._command(data, say.CreateSession(1, 256), say.SessionCreated(1))
+        elif not self.held:
+            self.held = (token, 7)
+            event: Any = say.RunSync(1, self.held)
+            self._command(data, event, say.SyncDone(1, 0, HALF))
+        else:
+            self._command(data, say.RunEval(1, token), say.EvalDone(1, HALF))
+
+    @rule(frame=from_the("tp-worker"), asked=st.booleans())
+    def any_answer(self, frame: bytes, asked: bool) -> None:
+        if asked and self.in_step and self.held:
+            self._own(say.RunEval(1, 3))
+        self.in_step = False
+        self._hear(frame)
+
+    @rule(twice=st.booleans())
+    def an_answer_that_nobody_asked_for(self, twice: bool) -> None:
+        if self.in_step and self.session:
+            said = self._own(say.RunSync(1, (1, 2, 3)))
+            self.pair.worker.receive_data(said, 0.0)
+            list(self.pair.worker.events())
+            answer = self._other(say.SyncDone(1, 0, HALF))
+            self.in_step = False
+            self._hear(answer)
+            if twice:
+                self._hear(answer)
+
+
+for machine in (WorkerConversation, LeaderConversation):
+    machine.TestCase.settings = steady(16)
+
+TestWorkerConversation = WorkerConversation.TestCase
+TestLeaderConversation = LeaderConversation.TestCase
