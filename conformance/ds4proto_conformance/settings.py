@@ -32,6 +32,8 @@ class Settings:
         Facts of the model that the peer does not tell.
     drive : str
         How a coordinator or leader is made to start a request; empty: by itself.
+    drive_save, drive_load : str
+        How a coordinator is made to save its session, or to load one.
     repeat : int
         Runs of every case; 1 runs a case again only when in doubt.
     retry : bool
@@ -52,6 +54,8 @@ class Settings:
     allow_harm: Harm = "none"
     allow_remote: bool = False
     drive: str = ""
+    drive_save: str = ""
+    drive_load: str = ""
     model: str = ""
     hidden_values: int | None = None
     vocab: int | None = None

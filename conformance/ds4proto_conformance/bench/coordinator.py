@@ -31,12 +31,25 @@ class CoordinatorBench(Bench):
     ----------
     facts : PeerFacts
         Its model; ``layer_end`` is the last layer of its own slice.
+    movers : dict
+        ``save``, ``load`` -> what makes it do so, where something was told.
+    moves_nothing : bool
+        Whether a case has waited in vain for it to save or load by itself.
     """
 
     def __init__(self, connections: Connections, settings: Settings) -> None:
         super().__init__(connections, settings)
         self.facts = PeerFacts(layer_start=0, layer_end=-1)
         self._driver = Driver(settings.drive, "coordinator")
+        self.movers = {
+            kind: Driver(text, "coordinator", f"{kind} a session")
+            for kind, text in (
+                ("save", settings.drive_save),
+                ("load", settings.drive_load),
+            )
+            if text
+        }
+        self.moves_nothing = False
 
     # meeting
 
@@ -118,7 +131,8 @@ class CoordinatorBench(Bench):
     def close(self) -> None:
         """End the run, and the commands that drove requests."""
         super().close()
-        self._driver.close()
+        for driver in (self._driver, *self.movers.values()):
+            driver.close()
 
     def describe(self) -> dict[str, Any]:
         """Return the peer's identity for a report."""

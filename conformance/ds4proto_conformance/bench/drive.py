@@ -36,6 +36,8 @@ class Driver:
         the peer acts by itself.
     who : str
         What the peer is, for a person who is asked to act.
+    what : str
+        What that person is to do.
 
     Raises
     ------
@@ -43,14 +45,16 @@ class Driver:
         For any other text.
     """
 
-    def __init__(self, text: str, who: str = "leader") -> None:
+    def __init__(
+        self, text: str, who: str = "leader", what: str = "start a request"
+    ) -> None:
         self._kind, _, self._rest = text.partition(":")
         known = "exec:COMMAND, http:URL, manual"
         if text and self._kind not in _KINDS:
             raise WrongUsage(f"--drive {text!r}: expected one of {known}")
         if self._kind in ("exec", "http") and not self._rest.strip():
             raise WrongUsage(f"--drive {text!r}: nothing behind it; expected {known}")
-        self._who = who
+        self._asks = f"{what} on the {who} now"
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -66,7 +70,7 @@ class Driver:
         elif self._kind == "http":
             threading.Thread(target=self._post, daemon=True).start()
         elif self._kind == "manual":
-            print(f"start a request on the {self._who} now", file=sys.stderr)
+            print(self._asks, file=sys.stderr)
 
     def close(self) -> None:
         """End the commands that still run."""

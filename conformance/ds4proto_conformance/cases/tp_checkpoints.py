@@ -9,6 +9,7 @@ from ds4proto.link.ds4t_events import CHUNK, END, INTERRUPTED, START
 from ds4proto_conformance.bench.tp_worker import RankBench, Trace
 from ds4proto_conformance.registry import case
 from ds4proto_conformance.verdicts import Deviation
+from ds4proto_conformance.wire import part
 
 Body = Callable[..., None]
 
@@ -116,7 +117,7 @@ def another_frame(peer: RankBench, p: dict[str, Any]) -> None:
     peer.needs("checkpoints")
     known = peer.create()
     peer.command("SYNC", session_id=known, tokens=peer.tokens(5))
-    peer.control.frame("SYNC_CHECKPOINT", "DS4T-CKPT-08")  # now it waits for ours
+    part(peer.control.channel, peer.patience)  # behind the command, not with it
     if p["frame"] == "EVAL":
         peer.eval_only(known, 1)
     else:

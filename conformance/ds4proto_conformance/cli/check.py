@@ -88,6 +88,12 @@ _FILE = click.Path(dir_okay=False)
     default="",
     help="exec:CMD, http:URL or manual: what makes a coordinator start a request.",
 )
+@click.option(
+    "--drive-save",
+    default="",
+    help="The same, for a coordinator to save its session (cases of snapshots).",
+)
+@click.option("--drive-load", default="", help="The same, to load a session.")
 @click.option("--model", default="", help="GGUF file; only its header is read.")
 @click.option("--hidden-values", type=int, help="f32 values of one hidden state.")
 @click.option("--vocab", type=int, help="Logits of one token.")
@@ -167,6 +173,8 @@ def _live(told: Mapping[str, Any]) -> int:
         "repeat",
         "allow_remote",
         "drive",
+        "drive_save",
+        "drive_load",
         "model",
         "hidden_values",
         "vocab",
@@ -178,7 +186,8 @@ def _live(told: Mapping[str, Any]) -> int:
     settings.position = told["position"] or ""
     if settings.position and settings.role != "worker":
         raise WrongUsage(f"--position is for workers; the role is {settings.role}")
-    Driver(settings.drive)  # refuses what it cannot do, before anything runs
+    for text in (settings.drive, settings.drive_save, settings.drive_load):
+        Driver(text)  # refuses what it cannot do, before anything runs
     report, status = run(
         settings,
         told["profile"],
@@ -217,6 +226,8 @@ def _command(told: Mapping[str, Any]) -> str:
         "vocab",
         "ctx",
         "drive",
+        "drive_save",
+        "drive_load",
         "n_layers",
     ):
         value = told[name]

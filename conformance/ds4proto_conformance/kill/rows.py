@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from ds4proto_conformance.kill.meet import Row
 from ds4proto_conformance.mutants import all_mutants, home
 from ds4proto_conformance.registry import Case, all_cases
+from ds4proto_conformance.verdicts import Verdict
 
 __all__ = ["Journal", "case_digest", "due"]
 
@@ -59,8 +60,8 @@ class Journal:
     """Rows written as they end, and read again.
 
     A line that was cut short by a stop is dropped. Verdicts of a case or a fault whose
-    module has changed since count as missing. Changes of the benches, the small peers
-    and the library are not noticed: begin a new file after those.
+    module has changed since count as missing, and so does a fault of ours. Changes of
+    the benches, the small peers and the library are not noticed: begin a new file then.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -105,7 +106,8 @@ class Journal:
         row.seconds = line["seconds"]
         for case in all_cases(role):
             found = line["verdicts"].get(case.id)
-            if found is not None and found[1] == case_digest(case):
+            sure = found is not None and found[0] != str(Verdict.SUITE_ERROR)
+            if sure and found[1] == case_digest(case):
                 row.verdicts[case.id] = found[0]
         return row
 

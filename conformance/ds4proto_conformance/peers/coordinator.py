@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import selectors
 import socket
 import threading
@@ -33,6 +34,7 @@ from ds4proto.link.ds4d_request import Request
 from ds4proto.link.ds4d_route import Route, RouteError, build_route
 from ds4proto.link.ds4d_session import PrefillSettings, Session, new_session_id
 from ds4proto.link.ds4d_work_link import WorkLink
+from ds4proto_conformance.peers.coordinator_saves import Transfers
 from ds4proto_conformance.peers.engine import MODEL, Engine, pack
 from ds4proto_conformance.peers.faults import NONE, Fault
 from ds4proto_conformance.peers.net import HOST, Net
@@ -82,6 +84,12 @@ class SmallCoordinator:
         self._request: Request | None = None
         self._out: deque[tuple[Connection, bytes]] = deque()
         self._next_at = 0.0
+        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._transfers = Transfers(net, MODEL.model_id, fault, self._stop)
+
+    def ask(self, kind: str) -> None:
+        """Make it ``save`` or ``load`` its session with the first worker, soon."""
+        self._asked.put(kind)
 
     def stop(self) -> None:
         """End ``run`` soon."""
@@ -219,6 +227,11 @@ class SmallCoordinator:
             route = self._route()
         except RouteError:
             return
+        if self._session is not None and self._session.checkpoint:
+            with contextlib.suppress(queue.Empty):
+                kind = self._asked.get_nowait()
+                self._transfers.run(kind, route.workers[0], self._session)
+                return
         step = next(self._todo, None)
         if step is None or self._session is None:
             self._session = Session(new_session_id(self._seed))

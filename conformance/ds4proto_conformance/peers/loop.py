@@ -59,6 +59,7 @@ def _coordinator(fault: Fault) -> Iterator[Connections]:
     net = PairNet()
     peer = SmallCoordinator(net, fault=fault)
     with threaded(net, peer.run, peer.stop, tester_listens=False) as session:
+        session.ask = peer.ask
         yield session
 
 

@@ -172,6 +172,11 @@ class LoopSession:
     ----------
     tester_listens : bool
         True for a worker, which dials us; False for a coordinator, which we dial.
+
+    Attributes
+    ----------
+    ask : callable or None
+        Makes the peer ``save`` or ``load``, where it can.
     """
 
     def __init__(
@@ -180,6 +185,7 @@ class LoopSession:
         self._net, self._thread = net, thread
         self._tester_listens = tester_listens
         self._control: SocketChannel | None = None
+        self.ask: Callable[[str], None] | None = None
         self._made: list[SocketChannel] = []
 
     def close(self) -> None:
