@@ -216,10 +216,16 @@ def replay(name: str, files: tuple[Path, ...]) -> int:
 )  # fmt: skip
 @click.option("--more", type=click.Path(path_type=Path), help="Inputs of a campaign.")
 @click.option("--target", "names", multiple=True, type=click.Choice(NAMES))
-def corpus(folder: Path, more: Path | None, names: tuple[str, ...]) -> int:
+@click.option("--frames", is_flag=True, help="Draw the sound frames anew first.")
+def corpus(
+    folder: Path, more: Path | None, names: tuple[str, ...], frames: bool
+) -> int:
     """Write the corpora anew: seeds and what is there, minimised."""
     from ds4proto_fuzz.parsers.corpus import corpus_of, write
+    from ds4proto_fuzz.parsers.schemas import write_pool
 
+    if frames:
+        stdout().print(f"sound frames: {write_pool()} bytes")
     for name in names or NAMES:
         chosen = target(name)
         found = [] if more is None else corpus_of(more, chosen)

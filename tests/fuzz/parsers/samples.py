@@ -20,6 +20,7 @@ def steady(examples: int) -> settings:
         derandomize=True,
         database=None,
         deadline=None,
+        stateful_step_count=20,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from ds4proto_fuzz.parsers.strategies import (
     counting_fields,
     disturbed,
@@ -18,7 +19,12 @@ from ds4proto_fuzz.parsers.strategies import (
     spoiled,
 )
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from ds4proto.emit.strategies import hostile, nearly_valid, valid_frames
 from ds4proto.link.ds4d_events import (
@@ -29,6 +35,7 @@ from ds4proto.link.ds4d_events import (
 )
 from ds4proto.link.ds4d_registration import Expected, Registration
 from ds4proto.link.ds4d_work_link import WorkLink
+from ds4proto.link.ds4d_worker import WorkerLink
 from ds4proto.schema import frame
 from tests.fuzz.parsers.samples import steady
 from tests.link.ds4d import toy
@@ -246,12 +253,36 @@ class RegistrationConversation(RuleBasedStateMachine):
 
 
 for machine, turns in (
-    (WorkerConversation, 14),
-    (CoordinatorConversation, 20),
-    (RegistrationConversation, 14),
+    (WorkerConversation, 12),
+    (CoordinatorConversation, 14),
+    (RegistrationConversation, 10),
 ):
     machine.TestCase.settings = steady(turns)
 
 TestWorkerConversation = WorkerConversation.TestCase
 TestCoordinatorConversation = CoordinatorConversation.TestCase
 TestRegistrationConversation = RegistrationConversation.TestCase
+
+
+@pytest.mark.parametrize(
+    ("machine", "home"),
+    [
+        (WorkerConversation, WorkerLink),
+        (CoordinatorConversation, WorkLink),
+        (RegistrationConversation, Registration),
+    ],
+)
+def test_a_planted_fault_is_found(
+    machine: Any, home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that raises where a sound frame comes in drips."""
+    real = home.receive_data
+
+    def planted(self: Any, data: Any, now: float) -> None:
+        if data is not None and len(data) == 1:
+            raise KeyError("planted")
+        real(self, data, now)
+
+    monkeypatch.setattr(home, "receive_data", planted)
+    with pytest.raises(KeyError, match="planted"):
+        run_state_machine_as_test(machine, settings=steady(30))

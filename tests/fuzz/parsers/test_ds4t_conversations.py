@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
 from ds4proto_fuzz.parsers.strategies import (
     counting_fields,
     drips,
@@ -16,7 +17,12 @@ from ds4proto_fuzz.parsers.strategies import (
     out_of_vocabulary,
 )
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from ds4proto.emit.strategies import breakable, hostile, nearly_valid, valid_frames
 from ds4proto.link import ds4t_events as say
@@ -222,3 +228,21 @@ for machine in (WorkerConversation, LeaderConversation):
 
 TestWorkerConversation = WorkerConversation.TestCase
 TestLeaderConversation = LeaderConversation.TestCase
+
+
+@pytest.mark.parametrize("machine", [WorkerConversation, LeaderConversation])
+def test_a_planted_fault_is_found(
+    machine: type[Conversation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that raises where a sound command or answer comes in drips."""
+    home = type(getattr(Pair(DIALECT), machine.tested))
+    real = home.receive_data
+
+    def planted(self: Any, data: Any, now: float) -> None:
+        if data is not None and len(data) == 1:
+            raise KeyError("planted")
+        real(self, data, now)
+
+    monkeypatch.setattr(home, "receive_data", planted)
+    with pytest.raises(KeyError, match="planted"):
+        run_state_machine_as_test(machine, settings=steady(30))

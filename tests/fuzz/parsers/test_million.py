@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ds4proto_fuzz.parsers import million
+from ds4proto_fuzz.parsers import million, schemas
 from ds4proto_fuzz.parsers.million import TYPES, Escaped, address, run, run_type
 from ds4proto_fuzz.parsers.schemas import FORMS
 
@@ -75,3 +75,14 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert [row.type for row in both] == list(types)
     kept = [line for line in journal.read_text().splitlines() if line.endswith("}")]
     assert {json.loads(line[line.rfind("{") :])["type"] for line in kept} == set(types)
+
+
+def test_the_sound_frames_are_those_of_the_file() -> None:
+    kept = json.loads(schemas.POOL.read_text("utf-8"))
+    assert list(kept) == [f"{spec.full_name} {dialect}" for spec, dialect in FORMS], (
+        "draw them anew: python -m ds4proto_fuzz.parsers corpus --frames"
+    )
+    for (spec, dialect), made in schemas.pool().items():
+        assert [frame.hex() for frame in made] == kept[f"{spec.full_name} {dialect}"]
+        for frame in made:
+            assert not read(spec, frame, dialect=dialect).problems
