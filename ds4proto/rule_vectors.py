@@ -22,7 +22,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-__all__ = ["Row", "VectorFile", "by_clause", "load", "names"]
+__all__ = ["Row", "VectorFile", "by_clause", "load", "names", "text"]
 
 FOLDER: Final = "data/vectors"
 _OWN: Final = frozenset({"clauses", "comment"})
@@ -87,6 +87,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(n[: -len(".json")] for n in found if n.endswith(".json")))
 
 
+def text(name: str) -> str:
+    """Return a vector file as it is; raises ``FileNotFoundError``."""
+    return files("ds4proto").joinpath(FOLDER, f"{name}.json").read_text("utf-8")
+
+
 @cache
 def load(name: str) -> VectorFile:
     """Return a vector file.
@@ -98,8 +103,7 @@ def load(name: str) -> VectorFile:
     ValueError
         If a row names no clause, or has a key that the file does not explain.
     """
-    path = files("ds4proto").joinpath(FOLDER, f"{name}.json")
-    document = json.loads(path.read_text("utf-8"))
+    document = json.loads(text(name))
     keys = document["keys"]
     rows = []
     for number, values in enumerate(document["rows"], start=1):

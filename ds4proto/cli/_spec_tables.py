@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def _stacked(console: Console, heads: list[str], rows: list[list[str]]) -> None:
 
 def print_indented(console: Console, text: str, indent: int = 2) -> None:
     """Print a paragraph whose every line is indented, wrapped between words."""
-    from rich.padding import Padding
-
-    console.print(Padding(text, (0, 0, 0, indent), expand=False))
+    margin = " " * indent
+    wrapped = textwrap.fill(
+        text,
+        console.width,
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console.print(wrapped, soft_wrap=True)
