@@ -17,6 +17,8 @@ _HOMES: Final = {
         "ds4proto_fuzz.ds4d.coordinator:CoordinatorTarget",
         "ds4d.coordinator_cases",
     ),
+    "tp-worker": ("ds4proto_fuzz.tp.worker:TpWorkerTarget", "tp.worker"),
+    "tp-leader": ("ds4proto_fuzz.tp.leader:TpLeaderTarget", "tp.leader"),
 }
 ROLES: Final = tuple(_HOMES)
 

@@ -13,6 +13,11 @@ __all__ = ["shrink"]
 
 _WORD: Final = 4
 _SMALLEST_CUT: Final = 16
+_MANY: Final = 64
+"""Repetitions above which only frames and repetitions are reduced."""
+
+
+_Reduce = Callable[[Case, Callable[[Case], bool]], Case]
 
 
 class _Budget:
@@ -45,8 +50,22 @@ def shrink(
     def same(other: Case) -> bool:
         return budget.spend() and holds(other)
 
-    for reduce in (_steps, _repeats, _words, _bytes, _steps):
+    ways: tuple[_Reduce, ...] = (_alone, _steps, _words, _bytes, _steps)
+    if case.repeat > _MANY:  # each try is long, and its bytes are not the point
+        ways = (_alone, _steps, _repeats)
+    elif case.repeat > 1:
+        ways = (_alone, _steps, _repeats, _words)
+    for reduce in ways:
         case = reduce(case, same)
+    return case
+
+
+def _alone(case: Case, same: Callable[[Case], bool]) -> Case:
+    """Try each wrong step by itself, which is most often enough."""
+    wrong = [step for step in case.steps if step.how]
+    for step in wrong if len(case.steps) > 1 else ():
+        if same(case.with_steps([step])):
+            return case.with_steps([step])
     return case
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 __all__ = ["ROLES", "spec_of", "table_of"]
 
-ROLES: Final = ("worker", "coordinator")
+ROLES: Final = ("worker", "coordinator", "tp-worker")
 
 
 def table_of(role: str) -> dict[str, Any]:
@@ -30,6 +30,10 @@ def table_of(role: str) -> dict[str, Any]:
         from ds4proto_fuzz.mutants.small_coordinator import COORDINATORS
 
         return dict(COORDINATORS)
+    if role == "tp-worker":
+        from ds4proto_fuzz.mutants.small_tp_worker import TP_WORKERS
+
+        return dict(TP_WORKERS)
     raise KeyError(role)
 
 

@@ -1,0 +1,1 @@
+"""Tensor-parallel ranks under fire: workers and leaders (DS4T, DS4B)."""
