@@ -1,5 +1,6 @@
 """``ds4proto check`` from the outside: verdicts, reports, exit codes."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 from ds4proto_conformance.report.stream import ReportError, read_report
@@ -146,3 +148,15 @@ def test_a_report_that_was_cut_is_refused(tmp_path: Path) -> None:
     done = check("--diff", str(path), str(path))
     assert done.returncode == 2
     assert "cut short" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["check", "smoke", "compare"])
+def test_every_option_says_what_it_does(name: str) -> None:
+    command = importlib.import_module(f"ds4proto_conformance.cli.{name}").cmd
+    silent = [
+        option.name
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+    assert "ds4proto" in (command.help or "")
