@@ -71,7 +71,7 @@ def test_a_second_run_has_nothing_to_do(
     first = out.read_bytes()
     found = json.loads(first)
     assert (found["mutants"], found["killed"]) == (1, 1)
-    assert found["matrix"][FAULT]["killed_by"] == ["codec/e4m3/ties-away"]
+    assert "codec/e4m3/ties-away" in found["matrix"][FAULT]["killed_by"]
     assert found["sound_peers"] == {"codec:none": []}
     monkeypatch.setattr(main, "results", lambda jobs, _n: iter(jobs[:0]))
     assert main.main(words) == 0

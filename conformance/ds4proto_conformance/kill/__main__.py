@@ -48,6 +48,7 @@ def build(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("", total=len(names), completed=len(names) - len(jobs))
