@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from ds4proto.cli._view_list import FrameList
 from ds4proto.cli._view_rows import Kept, RowReader, RowStore
 from ds4proto.testing import captures_dir
 from ds4proto.trace import decode
+from ds4proto.trace.pictures.findings import OF_A_KIND
 from ds4proto.trace.where import compile_where
 from tests.trace.pictures.reading import Page
 
@@ -338,7 +340,11 @@ def test_diagnose_draws_the_first_capture_with_its_findings(
     assert f"drew {PROBES}" in err
     text = " ".join(Page(page).text.split())
     assert len(told["findings"]) >= 3
+    kinds: Counter[str] = Counter()
     for finding in told["findings"]:
+        kinds[finding["code"]] += 1
+        if kinds[finding["code"]] > OF_A_KIND:
+            continue
         sentence = finding["sentence"]
         assert " ".join((sentence[:1].upper() + sentence[1:]).split()) in text
 
