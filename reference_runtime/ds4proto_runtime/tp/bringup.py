@@ -12,11 +12,12 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Final
 
 from ds4proto.errors import PeerLost as Lost
+from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_diagnosis import foreign_bytes
 from ds4proto.link.ds4t_hello import HelloAgreed
 from ds4proto.link.ds4t_identity import TpSettings
@@ -37,6 +38,8 @@ GREET_SECONDS: Final = 0.25
 """Delay of the own hello to a client while another one is being heard."""
 _TURNED_AWAY: Final = frozenset({"DS4T-HELLO-01", "DS4T-HELLO-02", "DS4T-HELLO-19"})
 """Failures of a client that is no rank at all."""
+_OURS_ALONE: Final = frozenset({"DS4T-HELLO-06", "DS4T-HELLO-07", "DS4T-HELLO-19"})
+"""Checks of a worker that can fail although the leader's passed."""
 Say = Callable[[str], None]
 
 
@@ -90,9 +93,17 @@ class LeaderDoor:
         hello_seconds: float = 30.0,
         say: Say = print,
     ) -> None:
-        self._listener: Listener = listen(
-            host, port, backlog=MAX_KNOCKING, allow_remote=allow_remote, buffers=buffers
-        )
+        try:
+            self._listener: Listener = listen(
+                host,
+                port,
+                backlog=MAX_KNOCKING,
+                allow_remote=allow_remote,
+                buffers=buffers,
+            )
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise WrongUsage(text_of("DS4T-LIFE-08", host, port, why)) from None
         self._settings = settings
         self._buffers = buffers
         self._hello_seconds = hello_seconds
@@ -337,4 +348,19 @@ def _worker_hello(
         if isinstance(outcome, HelloAgreed):
             return outcome
         if isinstance(outcome, PairFailed):
-            raise pair_error(outcome, "tp-worker")
+            raise pair_error(_told(outcome), "tp-worker")
+
+
+def _told(failure: PairFailed) -> PairFailed:
+    """Say what becomes of the leader, where its own check of our hello passed.
+
+    It then waits for a data connection that never comes (DS4T-ROBUST-28).
+    """
+    problem = failure.problem
+    if problem.clause not in _OURS_ALONE:
+        return failure
+    step = (
+        f"{problem.next_step}; the leader has accepted this hello and waits for the "
+        "data connection, a ds4 leader without end: start it anew too"
+    )
+    return replace(failure, problem=replace(problem, next_step=step))

@@ -216,8 +216,10 @@ class TpLeader:
         return self._joined(hidden, done.logits)
 
     def _finish_failed(self, known: int, *, drain: bool = True) -> None:
-        if drain:
-            self._await(say_.SyncDone)
+        """Empty the session on both ranks (DS4T-FAIL-12, DS4T-SYNC-11)."""
+        if drain and self._await(say_.SyncDone).status == OK:
+            self.invalidate(known)  # after another status the machine says it
+            return
         self.rank.runner.invalidate(known)
 
     def eval(self, known: int, token: int) -> F32:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,10 @@ class Relay:
                         if data:
                             other.sendall(data)
                             continue
-                        other.shutdown(socket.SHUT_WR)
                     except OSError:
-                        pass
+                        pass  # a reset is an end too
+                    with suppress(OSError):
+                        other.shutdown(socket.SHUT_WR)
                     ready.unregister(sock)
 
     def close(self) -> None:
