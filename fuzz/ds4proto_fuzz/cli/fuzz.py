@@ -10,6 +10,7 @@ import click
 _COMMANDS: Final = {
     "peer": ("ds4proto_fuzz.cli.peer", "Fuzz a live peer, state by state."),
     "replay": ("ds4proto_fuzz.cli.replay", "Give a finding to a peer again."),
+    "promote": ("ds4proto_fuzz.cli.promote", "Make a conformance case of a finding."),
 }
 """Name -> module that defines ``cmd``, and its line of help."""
 
