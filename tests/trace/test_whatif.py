@@ -28,8 +28,8 @@ def recorded(path: Path, *states: np.ndarray) -> Path:  # type: ignore[type-arg]
         now = START + 4 * number * MS
         frame = work(number, state.astype("<f4").tobytes(), pos0=2 * (number - 1))
         # in two segments, so that a row lies in both
-        line.data(now, "b>a", frame[:300])
-        line.data(now + MS, "b>a", frame[300:])
+        line.data(now, "b>a", frame[:400])
+        line.data(now + MS, "b>a", frame[400:])
         line.data(now + 2 * MS, "a>b", result(number))
     sink.close()
     return path
@@ -124,3 +124,17 @@ def test_nothing_is_safe_by_default() -> None:
     assert Narrowed().safe
     assert not Narrowed(clipped=1).safe
     assert not Narrowed(non_finite=1).safe
+
+
+def test_long_payloads_go_through_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = states(2)
+    made[1][1, 9] = 500.0
+    path = recorded(tmp_path / "run.pcap", *made)
+    whole = what_if(path, ("e4m3",)).total("e4m3")
+    monkeypatch.setattr("ds4proto.trace.whatif._BATCH", WIDTH)
+    parts = what_if(path, ("e4m3",)).total("e4m3")
+    assert parts.clipped_tokens == whole.clipped_tokens == {3: 1}
+    assert parts.sqnr == pytest.approx(whole.sqnr)
+    assert parts.worst == whole.worst

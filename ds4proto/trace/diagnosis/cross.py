@@ -29,7 +29,8 @@ def cross_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
                 if same_run(first, second):
                     both.add((i, j))
                     files = one.file, two.file
-                    yield from align(files, (first.number, second.number))
+                    numbers = first.number, second.number
+                    yield from align(files, numbers, first.schedule)
     found: dict[tuple[int, int], Difference | int] = {}
     for (i, one), (j, two) in combinations(enumerate(few), 2):
         if (i, j) not in both and _kinds(one) & _kinds(two):

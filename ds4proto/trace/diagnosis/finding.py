@@ -125,8 +125,9 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 
 _CAUSES: Final = (
-    "identity.", "tcp.", "rdma.gid", "rule.", "frame.", "tp.schedule", "tp.diverged",
-    "route.error", "route.stray", "route.request-missing", "numeric.", "end.cut-off",
+    "identity.", "both.changed", "tcp.", "rdma.gid", "rule.", "frame.", "tp.schedule",
+    "tp.diverged", "route.error", "route.stray", "route.request-missing", "numeric.",
+    "end.cut-off",
 )  # fmt: skip
 
 

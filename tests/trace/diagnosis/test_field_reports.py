@@ -666,3 +666,41 @@ def test_telemetry_tells_computing_from_the_network(script: Script) -> None:
     found = one(script.done(), "pipeline.slow-network")
     assert found.numbers["evaluation_ms"] == pytest.approx(2.0, rel=0.05)
     assert found.numbers["rest_ms"] == pytest.approx(28.0, rel=0.05)
+
+
+def test_a_request_that_never_passed_is_missed(script: Script) -> None:
+    line = worker(script)
+    for number in (1, 2, 4):
+        script.say(line, "b>a", work(number, STATE, pos0=2 * number))
+        script.say(line, "a>b", result(number))
+    found = one(script.done(), "route.request-missing")
+    assert "request 3 never passed here: after request 2 came 4" in found.sentence
+
+
+def test_fr_039_older_builds_count_snapshots_among_their_requests(
+    script: Script,
+) -> None:
+    line = worker(script)
+    for number in (1, 2, 4):
+        script.say(line, "b>a", work(number, STATE, pos0=2 * number))
+        script.say(line, "a>b", result(number))
+        if number == 2:
+            other = script.dial(Endpoint("10.0.0.1", 46000), DATA)
+            script.say(other, "a>b", ds4d(
+                "SNAPSHOT_SAVE_REQ", model_id=0, session=1, request=3, layer_start=4,
+                layer_end=7, token_count=0, token_hash=0,
+            ))  # fmt: skip
+    assert not of(script.done(), "route.request-missing")
+
+
+def test_fr_102_a_header_that_goes_alone_counts(script: Script) -> None:
+    line = worker(script)
+    script.say(line, "b>a", work(1, STATE))
+    for number in range(2, 6):
+        whole = work(number, STATE)
+        script.say(line, "b>a", whole[:12])
+        # data the other way lies between header and body
+        script.say(line, "a>b", result(number - 1))
+        script.say(line, "b>a", whole[12:])
+    found = one(script.done(), "tcp.small-writes")
+    assert found.numbers["split"] == 4

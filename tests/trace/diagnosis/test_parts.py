@@ -165,3 +165,53 @@ def test_the_first_other_gate_is_named(tmp_path: Path) -> None:
     assert isinstance(found, Difference)
     assert found.what == "values"
     assert found.place == "token 2, layer 1, ATTN (seq 7), partial of the leader"
+
+
+def test_fr_054_a_partial_that_changed_on_the_way_is_named(tmp_path: Path) -> None:
+    files = two_sides(tmp_path, way=0.001, late=0.0)
+    data = files[1].read_bytes()
+    at = data.index(bytes([7, 0]) * 32)
+    files[1].write_bytes(data[:at] + b"\x09" + data[at + 1 :])
+    found = diagnose(files)[0]
+    assert (found.code, found.severity) == ("both.changed", "severe")
+    assert "the leader's of token 2, layer 1, ATTN (seq 7)" in found.sentence
+
+
+def test_a_partial_that_one_side_alone_saw_was_lost(tmp_path: Path) -> None:
+    from ds4proto.pcap import CaptureReader, PcapWriter
+
+    files = two_sides(tmp_path, way=0.001, late=0.0)
+    # the leader's last partial, gate seq 24, is cut out of the worker's recording
+    kept = tmp_path / "kept.pcap"
+    sink = PcapWriter(kept, linktype=101)
+    with CaptureReader(files[1]) as reader:
+        for batch in reader:
+            for row in range(len(batch)):
+                packet = bytes(batch.packet(row))
+                if not packet.endswith(bytes([24, 0]) * 32):
+                    sink.packet(int(batch.time_ns[row]), packet)
+    sink.close()
+    found = {f.code: f for f in diagnose([files[0], kept])}
+    assert "the leader's partial of token 6, layer 1, FFN (seq 24)" in (
+        found["both.lost"].sentence
+    )
+
+
+def test_the_size_of_the_slab_names_the_model() -> None:
+    # 38,341,696 bytes: GLM 5.2, 78 layers of 6144 values; 150 gates from slot 6 on
+    lines = ["[ok] bound: rank 0, slab 38341696 bytes, rdma transport, peer_ctx 0"]
+    known = infer_schedule(parse_log(lines))
+    assert known.schedule == Schedule(78, 150, 6, 1)
+    assert "GLM" in known.why
+    assert known.certain
+
+
+def test_a_header_alone_in_a_batch_is_noted() -> None:
+    from ds4proto.trace.diagnosis.front import Examiner
+    from ds4proto.trace.tcp_events import Data
+
+    examiner = Examiner(str(capture_path("ds4d/a_s2_decode_f32.pcap")))
+    for packet, size in ((5, 12), (6, 16), (7, 13)):
+        piece = memoryview(bytes(size))
+        examiner._transport.saw(Data(1, "a>b", 0, piece, packet, 0, packet, 0))
+    assert list(examiner._transport._short) == [5, 6]
