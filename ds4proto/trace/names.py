@@ -105,6 +105,14 @@ class Column:
                 return word
         return ""
 
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """Every word that some dialect has for its numbers; None for no number."""
+        if not self.specs or any(spec.kind != "int" for spec in self.specs):
+            return None
+        found = (n.name for spec in self.specs for n in (*spec.enum, *spec.flags))
+        return tuple(dict.fromkeys(found))
+
     def bits_of(self, row: Any, words: str) -> Any:
         """Return the bits that flag names (joined by ``|``) stand for."""
         dialect = row.dialect.rstrip("?")

@@ -13,7 +13,7 @@ Names are those of `ds4proto.trace.names`. A name alone asks whether the row has
 and it is not zero or empty. A field that the row does not have makes every comparison
 false. A field with several values (``ds4d.work.route.port``) holds where one of them
 does. A string compared with a number means the number's name: an enumeration's word, or
-bits of a flag word.
+bits of a flag word; a word that no dialect has is refused.
 """
 
 from __future__ import annotations
@@ -161,28 +161,60 @@ class _Parser:
         return _Term(lambda row: _truth(value(row)) is wanted)
 
     def _comparison(self) -> _Term:
+        start = self._at
         left = self._masked()
         token = self._peek()
         if token.text in _OPERATORS and token.kind == "op":
             self._next()
-            return _compared(left, self._masked(), _OPERATORS[token.text])
+            return _compared(left, self._other(left, start), _OPERATORS[token.text])
         if self._take("contains"):
-            return _inside(self._masked(), left)
+            return _inside(self._other(left, start), left)
         if self._take("in"):
-            return _inside(left, self._masked())
+            return _inside(left, self._other(left, start))
         after = self._tokens[self._at + 1] if token.kind != "end" else token
         if token.text == "not" and after.text == "in":
             self._at += 2
-            value = _inside(left, self._masked()).value
+            value = _inside(left, self._other(left, start)).value
             present = left.value
             return _Term(lambda row: present(row) is not MISSING and not value(row))
         return left
 
+    def _other(self, left: _Term, start: int) -> _Term:
+        """Return the other side of a comparison whose ``left`` began at ``start``."""
+        at = self._at
+        right = self._masked()
+        self._known(left, right, at)
+        self._known(right, left, start)
+        return right
+
+    def _known(self, field: _Term, constant: _Term, at: int) -> None:
+        """Refuse a word that no dialect has for the numbers of a field."""
+        words = None if field.column is None else field.column.words
+        if words is None or field.column is None or not constant.constant:
+            return
+        given = (w for w in _each(constant.value(None)) if isinstance(w, str))
+        for word in (part.strip() for text in given for part in text.split("|")):
+            if word in words:
+                continue
+            near = get_close_matches(word.upper(), words, n=3, cutoff=0.6)
+            hint = "its values have no names; compare with a number"
+            if near:
+                hint = f"did you mean {', '.join(near)}?"
+            elif words:
+                hint = f"it knows {', '.join(words)}"
+            self._at = at
+            raise self._error(f"{field.column.name} has no value {word!r}; {hint}")
+
     def _masked(self) -> _Term:
+        start = self._at
         term = self._atom()
         while self._peek().text == "&" and self._peek().kind == "op":
             self._next()
-            term = _and_bits(term, self._atom())
+            at = self._at
+            bits = self._atom()
+            self._known(term, bits, at)
+            self._known(bits, term, start)
+            term = _and_bits(term, bits)
         return term
 
     def _atom(self) -> _Term:

@@ -90,8 +90,6 @@ def test_conditions_that_hold(text: str) -> None:
         'type == "work"',
         "problems",
         "ds4d.work.draft_cap not in (1, 2)",
-        'ds4d.work.flags & "NO_SUCH_FLAG"',
-        'ds4d.work.layer_start < "x"',
         "0",
     ],
 )
@@ -130,6 +128,12 @@ def test_problems_are_a_list_of_clauses() -> None:
         ("length > $", 10, "unexpected character '$'"),
         ("and", 1, "expected a name"),
         ("length in", 10, "found the end"),
+        ('ds4d.work.flags & "NO_SUCH_FLAG"', 19, "it knows"),
+        ('ds4d.work.layer_start < "x"', 25, "compare with a number"),
+        ('ds4d.result.result_kind == "LOGIT"', 28, "did you mean LOGITS?"),
+        ('"FFM" == ds4t.gate_row.gate', 1, "did you mean FFN?"),
+        ('ds4t.gate_row.gate in ("ATTN", "MLP")', 23, "no value 'MLP'"),
+        ('ds4t.gate_row.gate not in ("MLP",)', 27, "it knows ATTN, FFN"),
     ],
 )
 def test_mistakes_point_at_the_column(text: str, column: int, part: str) -> None:

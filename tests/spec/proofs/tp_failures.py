@@ -128,12 +128,11 @@ def ended(machine: Any, due: float, phase: str) -> None:
     assert phase in failure.phase, failure.phase
 
 
-def one_alone(own: Any, door: Any, seconds: float, deadline: float, phase: str) -> Any:
-    waits = phase == "waiting for the worker" and bringup.monotonic() < deadline
-    if waits and hasattr(door, "one"):
-        select.select([], [], [], seconds)
-        return None
-    found = own(door, seconds, deadline, phase)
+def one_alone(own: Any, door: Any, *words: Any) -> Any:
+    pending = select.select([door._listener._sock], [], [], 0)[0]
+    if pending and hasattr(door, "one"):
+        raise bringup.Lost("busy with another client")
+    found = own(door, *words)
     if found is not None:
         door.one = True
     return found
@@ -153,9 +152,10 @@ class Door:
 
     def _wait(self) -> None:
         try:
-            self.found.append(self.door.wait(bringup.monotonic() + 3.0))
+            self.found.append(self.door.wait(bringup.monotonic() + 20.0))
         except BaseException as error:
             self.found.append(error)
+            self.door.close()  # as a process that ends
 
     def __enter__(self) -> Door:
         self.thread.start()
@@ -190,23 +190,25 @@ def a_silent_client_does_not_keep_the_worker_out() -> None:
         silent = one.dial()
         assert len(silent.recv(88, socket.MSG_WAITALL)) == 88  # a leader writes first
         found = join_leader(
-            *one.door.address, worker_settings(), dial_seconds=5.0, hello_seconds=1.5,
+            *one.door.address, worker_settings(), dial_seconds=5.0, hello_seconds=10.0,
             say=QUIET,
         )  # fmt: skip
         found.close()
 
 
-def closed(sock: socket.socket) -> bool:
-    """Whether the other side closes, within a moment."""
-    sock.settimeout(1.5)
-    try:
-        while sock.recv(88):
-            pass
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        pass
-    return True
+def closed(one: Door, sock: socket.socket) -> bool:
+    """Whether the leader closes this connection before it is content with it."""
+    sock.settimeout(0.05)
+    for _ in range(400):
+        try:
+            if not sock.recv(88):
+                return True
+        except TimeoutError:
+            if not one.thread.is_alive():
+                return False
+        except ConnectionError:
+            return True
+    return False
 
 
 @shows(
@@ -240,7 +242,7 @@ def a_stranger_is_no_data_connection() -> None:
             strange.add(stranger.getsockname()[1])
             stranger.connect(one.door.address)
             stranger.sendall(words)
-            assert closed(stranger), one.log
+            assert closed(one, stranger), one.log
             one.dial()
             one.thread.join(30.0)
             assert not isinstance(one.found[0], BaseException), one.found
