@@ -13,7 +13,7 @@ from tests.fuzz.parsers.samples import CORPUS, corpus, mutated, steady
 
 COSTLY = {"rows": 12, "observer": 40, "framing": 40}
 """Examples of targets that read each input several times over."""
-MOST_BYTES = 24_000
+MOST_BYTES = 32_000
 """A corpus is to be read by people as well."""
 
 
