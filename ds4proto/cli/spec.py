@@ -11,6 +11,7 @@ import click
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import stderr, stdout, write_json
 from ds4proto.cli._spec_files import replace_text
+from ds4proto.cli._spec_vectors import vectors
 from ds4proto.errors import ExitCode, WrongUsage
 
 _FOLDER = click.option(
@@ -246,38 +247,7 @@ def coverage(family: str | None, as_json: bool) -> int:
     return ExitCode.PASSED
 
 
-@cmd.command(
-    epilog="\b\nExamples:\n  ds4proto spec vectors\n"
-    "  ds4proto spec vectors options-ds4d > options.json"
-)
-@click.argument("name", required=False)
-@json_option
-def vectors(name: str | None, as_json: bool) -> int:
-    """List the rule vectors, or print one file as it is.
-
-    Rows of input and expected outcome for rules that need no connection: command
-    lines, saved files, first bytes, answers. Each row names the clauses that it tests.
-    """
-    from ds4proto import rule_vectors
-
-    if name is not None:
-        if name not in rule_vectors.names():
-            known = ", ".join(rule_vectors.names())
-            raise WrongUsage(f"no vectors {name!r}; known: {known}")
-        sys.stdout.write(rule_vectors.text(name))
-        return ExitCode.PASSED
-    found = [rule_vectors.load(known) for known in rule_vectors.names()]
-    if as_json:
-        write_json(
-            [{"name": f.name, "rows": len(f.rows), "about": f.about} for f in found]
-        )
-        return ExitCode.PASSED
-    from ds4proto.cli._spec_tables import print_indented
-
-    for file in found:
-        stdout().print(f"{file.name}, {len(file.rows)} rows")
-        print_indented(stdout(), file.about)
-    return ExitCode.PASSED
+cmd.add_command(vectors)
 
 
 @cmd.command(epilog="\b\nExample:\n  ds4proto spec build --dir spec")
