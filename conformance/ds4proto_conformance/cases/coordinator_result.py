@@ -300,6 +300,8 @@ def hidden(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     asked = hop.wire.next()
     if not isinstance(asked, Frame):
         raise NotApplicable("the coordinator does not own the output head")
+    if asked.name != "WORK":
+        raise Deviation("DS4D-HELLO-16", "a WORK", str(asked))
     hop.answer(asked)
     work, _ = hop.until(lambda w: w["n_tokens"] == 1 and not w["flags"] & 12)
     if work is None:
