@@ -288,11 +288,17 @@ def _clause_of(fault: Any, spec: FrameSpec) -> str:
     return body.tails[-1].clause if fault == "ragged" else body.short_clause
 
 
+def _of_a_fork(clause: Clause) -> bool:
+    ends = {"coordinator", "worker", "tp-leader", "tp-worker"}
+    return "dialects" in clause.chapter and bool(ends & set(clause.role))
+
+
 _REASONS: Final[tuple[tuple[Callable[[Clause], bool], str], ...]] = (
     (lambda c: c.tier == "engine", "the engine decides: no test peer has the model"),
     (lambda c: c.evidence == "hypothesis", "a hypothesis: no build was seen doing it"),
     (lambda c: "options" in c.chapter, "an option of the ds4 programs themselves"),
     (lambda c: c.chapter == "rdma", "needs RDMA devices or a simulated provider"),
+    (_of_a_fork, "binds builds of a fork that no peer here speaks"),
     (lambda c: "dialects" in c.chapter, "binds decoders; shown by tests of captures"),
     (lambda c: c.kind == "defect", "a defect of known peers; has a detector"),
     (lambda c: c.evidence == "read", "read in a build's source; no running build"),
