@@ -42,7 +42,6 @@ class Settings:
     hidden_values: int = 0
     vocab: int = 0
     allow_remote: bool = False
-    drive: str = ""
 
 
 @dataclass(frozen=True, slots=True)

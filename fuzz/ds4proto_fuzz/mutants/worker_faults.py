@@ -5,56 +5,23 @@ from __future__ import annotations
 import math
 import os
 import struct
-import tempfile
-import threading
 from typing import Any, ClassVar, Final
 
 from ds4proto.link import ds4d_work_checks, ds4d_worker_queue
 from ds4proto.link.ds4d_frames import RESULT_PART, WORK_PART
-from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.link.ds4d_worker_events import EvaluateWork
-from ds4proto_fuzz.mutants.small_worker import Connection, SmallWorker
+from ds4proto_fuzz.mutants.fault import Fault
+from ds4proto_fuzz.mutants.small_worker import Connection
+from ds4proto_fuzz.mutants.worker_memory import KEEPERS
 
-__all__ = ["WORKERS", "Fault"]
+__all__ = ["WORKERS"]
 
 _WORK, _RESULT, _SAVE, _CHUNK, _DONE, _LOAD = 3, 4, 5, 7, 8, 9
 _HEADER = 12
 
 
-class Fault(SmallWorker):
-    """Base of the faults: ``about`` says what is wrong, ``kind`` its class."""
-
-    about: ClassVar[str] = "no fault at all"
-    kind: ClassVar[str] = ""
-
-
 class Sound(Fault):
     """Nothing is wrong."""
-
-
-class Allocates(Fault):
-    """Memory for a body of the announced size, before it is there."""
-
-    about = "reserves the announced size of a body before it comes"
-    kind = "over-allocation"
-
-    def on_header(self, connection: Connection, code: int, size: int) -> None:
-        """Reserve it."""
-        del code
-        connection.memory["body"] = bytearray(size)
-
-
-class AllocatesTokens(Fault):
-    """Memory for as many tokens as a LOAD announces."""
-
-    about = "reserves the tokens that a LOAD announces"
-    kind = "over-allocation"
-
-    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
-        """Reserve them."""
-        if code == _LOAD and len(body) >= 60:
-            connection.memory["tokens"] = bytearray(int.from_bytes(body[28:32], "big"))
-        return body
 
 
 class HangsOnPartial(Fault):
@@ -134,83 +101,6 @@ class DesyncAfterLoad(Fault):
             connection.machine.receive_data(bytes(16), 0.0)
             return None
         return body
-
-
-class LeaksDescriptors(Fault):
-    """A connection that ended inside a frame costs a descriptor for ever."""
-
-    about = "leaves a descriptor behind for every connection that ended inside a frame"
-    kind = "leak"
-
-    def on_end(self, connection: Connection) -> None:
-        """Leave one."""
-        if connection.raw:
-            os.open(os.devnull, os.O_RDONLY)
-
-
-class LeaksFiles(Fault):
-    """Each LOAD leaves its file open."""
-
-    about = "leaves a file open for every LOAD"
-    kind = "leak"
-
-    def __init__(self, coordinator: tuple[str, int]) -> None:
-        super().__init__(coordinator)
-        self._files: list[Any] = []
-
-    def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
-        """Open one."""
-        del connection
-        if code == _LOAD:
-            self._files.append(tempfile.TemporaryFile())  # noqa: SIM115
-        return body
-
-
-class LeaksThreads(Fault):
-    """Each data connection gets a thread that never ends."""
-
-    about = "starts a thread for every data connection and never ends it"
-    kind = "leak"
-
-    def on_open(self, connection: Connection) -> None:
-        """Start it."""
-        del connection
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-
-
-class LeaksRefused(Fault):
-    """Every refused WORK is kept."""
-
-    about = "keeps 64 KiB for every WORK that it refuses"
-    kind = "leak"
-
-    def __init__(self, coordinator: tuple[str, int]) -> None:
-        super().__init__(coordinator)
-        self._kept: list[bytes] = []
-
-    def out(self, connection: Connection, frame: bytes) -> bytes:
-        """Keep it."""
-        del connection
-        if frame[7] == _RESULT and RESULT_PART.read(frame, _HEADER)["status"]:
-            self._kept.append(os.urandom(64 << 10))
-        return frame
-
-
-class UnboundedSessions(Fault):
-    """Every session id costs memory, without a bound."""
-
-    about = "keeps 64 KiB for every session id it hears, without a bound"
-    kind = "leak"
-    limits = LinkLimits(max_sessions=1 << 30)
-
-    def __init__(self, coordinator: tuple[str, int]) -> None:
-        super().__init__(coordinator)
-        self._caches: dict[int, bytes] = {}
-
-    def payload(self, job: EvaluateWork) -> bytes:
-        """Make one for a new session."""
-        self._caches.setdefault(job.session, os.urandom(64 << 10))
-        return super().payload(job)
 
 
 def _without(*clauses: str) -> None:
@@ -378,18 +268,12 @@ class ReusedRequest(Fault):
 
 WORKERS: Final[dict[str, type[Fault]]] = {
     "none": Sound,
-    "allocates-body": Allocates,
-    "allocates-tokens": AllocatesTokens,
+    **KEEPERS,
     "hangs-on-partial": HangsOnPartial,
     "crash-no-tokens": CrashNoTokens,
     "crash-route-count": CrashRoute,
     "crash-cut-frame": CrashShort,
     "desync-after-load": DesyncAfterLoad,
-    "leaks-descriptors": LeaksDescriptors,
-    "leaks-files": LeaksFiles,
-    "leaks-threads": LeaksThreads,
-    "leaks-refused": LeaksRefused,
-    "unbounded-sessions": UnboundedSessions,
     "accepts-flags": AcceptsFlags,
     "accepts-vocabulary": AcceptsVocabulary,
     "accepts-context": AcceptsContext,

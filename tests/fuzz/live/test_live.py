@@ -162,3 +162,15 @@ def test_a_peer_that_never_comes_is_lost(tmp_path: Path) -> None:
             Hunt(lost, 1, Store(tmp_path)).run(range(1))
     finally:
         lost.stop()
+
+
+def test_a_sound_rank_is_not_blamed(tmp_path: Path) -> None:
+    under_fire = target("tp-worker")
+    try:
+        tally = Hunt(under_fire, 2, Store(tmp_path)).run(range(12))
+    finally:
+        under_fire.stop()
+    assert (tally.cases, tally.findings, tally.unproven) == (12, [], {})
+    states = {state for state, _, _ in tally.reached.counts}
+    assert states == {"hello", "paired", "session", "gate"}
+    assert tally.restarts > 0  # what ends a pair ends its process
