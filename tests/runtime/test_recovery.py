@@ -99,18 +99,25 @@ def test_a_refused_step_replays_its_token_once(tmp_path: Path) -> None:
     assert [work["tokens"] for work in works][-2:] == [(9,), (1, 2, 3, 4, 5, 6, 7, 9)]
 
 
+def stop(pid: int) -> None:
+    """Stop a child, and wait until it stands still: it may be in mid-answer."""
+    os.kill(pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
 @pytest.mark.parametrize("layers", ["2:4", "5:output"])
 @pytest.mark.parametrize("tokens", [START, LONG])
 def test_a_stopped_worker_is_given_up(layers: str, tokens: list[int]) -> None:
     with cluster(*SPLITS[3], patience=1.0) as found:
         session = found.coordinator.session(1)
         session.sync(START)
-        os.kill(found.workers[layers].pid, signal.SIGSTOP)
+        stopped = found.workers[layers].pid
+        stop(stopped)
         try:
             with pytest.raises(PipelineError):
                 session.sync([*START, *tokens])
         finally:
-            os.kill(found.workers[layers].pid, signal.SIGCONT)
+            os.kill(stopped, signal.SIGCONT)
         found.wait_registered("2:4", 2)
         found.route()
         outcome = session.sync([*START, *tokens])
@@ -214,7 +221,7 @@ def test_a_worker_lost_before_a_save_fails_it_alone(
     with cluster(*SPLITS[3], patience=1.0) as found:
         session = found.coordinator.session(1)
         session.sync(START)
-        os.kill(found.workers[layers].pid, signal.SIGSTOP)
+        stop(found.workers[layers].pid)
         try:
             with pytest.raises(PipelineError):
                 session.save(path)
@@ -235,7 +242,7 @@ def test_a_load_that_fails_half_way_puts_the_old_transcript_back(
         session.sync([50, 51, 52])
         session.save(path)
         session.sync(START)
-        os.kill(found.workers["5:output"].pid, signal.SIGSTOP)
+        stop(found.workers["5:output"].pid)
         try:
             with pytest.raises(PipelineError):
                 session.load(path)
