@@ -15,7 +15,8 @@ from ds4proto.errors import ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ds4proto.trace.whatif import Narrowed, WhatIf
+    from ds4proto.trace.narrowing import Narrowed
+    from ds4proto.trace.whatif import WhatIf
 
 __all__ = ["cmd"]
 
@@ -64,7 +65,7 @@ def cmd(file: str, formats: str, as_json: bool) -> int:
 
 
 def _report(file: str, found: WhatIf) -> dict[str, Any]:
-    from ds4proto.trace.whatif import verdict
+    from ds4proto.trace.narrowing import verdict
 
     totals = {name: found.total(name) for name in found.formats}
     return {
@@ -112,7 +113,7 @@ def _finite(value: float) -> float | None:
 def _show(file: str, found: WhatIf, console: Console) -> None:
     from rich.table import Table
 
-    from ds4proto.trace.whatif import verdict
+    from ds4proto.trace.narrowing import verdict
 
     values = sum(place.values for place in found.places)
     console.print(printable(f"{file}: {values} values at 32 bits"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,16 @@ def test_a_damaged_file_is_judged_as_far_as_it_goes(call: Call, tmp_path: Path) 
     assert found["frames"] >= 18
     assert "ends inside a record" in err
     assert str(cut) in found["unreadable"]
+
+
+def test_a_capture_may_come_from_standard_input() -> None:
+    with SOUND.open("rb") as source:
+        done = subprocess.run(
+            [sys.executable, "-m", "ds4proto", "diagnose", "-", "--json"],
+            stdin=source, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["frames"] == 19
 
 
 def test_a_log_line_becomes_a_place(call: Call, tmp_path: Path) -> None:

@@ -7,18 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4proto.codec import CodecError
+from ds4proto.codec import CodecError, get
 from ds4proto.errors import NothingRan
 from ds4proto.pcap import PcapWriter, TcpConversation
 from ds4proto.testing import capture_path
-from ds4proto.trace.whatif import Narrowed, verdict, what_if
+from ds4proto.trace.narrowing import (
+    Narrowed,
+    NarrowingLook,
+    NarrowingSummary,
+    verdict,
+)
+from ds4proto.trace.whatif import what_if
 from tests.link.streams import ds4d, result, work
 from tests.trace.diagnosis.built import COORDINATOR, HELLO, MS, START, WORKER
 
 WIDTH = 64
 
 
-def recorded(path: Path, *states: np.ndarray) -> Path:  # type: ignore[type-arg]
+def recorded(path: Path, *states: np.ndarray) -> Path:
     """Record requests of two tokens each, one a state of shape (2, 64)."""
     sink = PcapWriter(path, linktype=101)
     line = TcpConversation(sink, WORKER, COORDINATOR)
@@ -35,7 +41,7 @@ def recorded(path: Path, *states: np.ndarray) -> Path:  # type: ignore[type-arg]
     return path
 
 
-def states(count: int = 3) -> list[np.ndarray]:  # type: ignore[type-arg]
+def states(count: int = 3) -> list[np.ndarray]:
     rng = np.random.default_rng(7)
     return [rng.normal(0, 2, (2, WIDTH)).astype(np.float32) for _ in range(count)]
 
@@ -126,15 +132,17 @@ def test_nothing_is_safe_by_default() -> None:
     assert not Narrowed(non_finite=1).safe
 
 
-def test_long_payloads_go_through_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = states(2)
-    made[1][1, 9] = 500.0
-    path = recorded(tmp_path / "run.pcap", *made)
-    whole = what_if(path, ("e4m3",)).total("e4m3")
-    monkeypatch.setattr("ds4proto.trace.whatif._BATCH", WIDTH)
-    parts = what_if(path, ("e4m3",)).total("e4m3")
-    assert parts.clipped_tokens == whole.clipped_tokens == {3: 1}
-    assert parts.sqnr == pytest.approx(whole.sqnr)
-    assert parts.worst == whole.worst
+def test_long_payloads_go_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ds4proto.trace.narrowing._BATCH", WIDTH)
+    rows = np.concatenate(states(2))
+    rows[2, 9], rows[3, 1] = 500.0, 300.0
+    look = NarrowingLook("hidden", {"e4m3": get("e4m3")}, 4 * WIDTH)
+    data = rows.astype("<f4").tobytes()
+    for start in range(0, len(data), 300):
+        look.update(data[start : start + 300])
+    summary = look.finish()
+    assert isinstance(summary, NarrowingSummary)
+    found = summary.narrowed["e4m3"]
+    assert found.clipped_tokens == {2: 1, 3: 1}
+    assert (found.values, found.clipped) == (4 * WIDTH, 2)
+    assert summary.values == 4 * WIDTH

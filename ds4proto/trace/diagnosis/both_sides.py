@@ -291,8 +291,8 @@ def _lost(
         yield Finding(
             "both.lost", "severe", "likely",
             f"the {row.src_role}'s partial of {gate_name(row, schedule)} left its "
-            "machine and is not in the other side's recording: it was lost on the way, or that "
-            "recording ended before",
+            "machine and is not in the other side's recording: it was lost on the way, "
+            "or that recording ended before",
             {"seq": int(row.fields.get("seq", 0))}, (proof(row, file),),
             "look at the network between them (cable, switch, firewall), and whether "
             "both recordings ran to the end", row.run, file,

@@ -18,6 +18,8 @@ from ds4proto.trace.rows import FrameRow
 __all__ = ["RulesCheck"]
 
 _MOST: Final = 4096
+STALL: Final = 1.0
+"""Seconds without a byte from which a connection stood still before it ended."""
 _TOLD: Final = frozenset({"foreign", "before the first header", "not captured", "gap"})
 _ELSEWHERE: Final = frozenset(
     {"DS4T-HELLO-05", "DS4T-HELLO-03", "DS4T-HELLO-30", "DS4D-RESULT-27"}
@@ -155,11 +157,22 @@ class RulesCheck:
             )  # fmt: skip
         evidence.append(self._connections.close_proof(held, close or other))
         who = row.src_role if other.side == side else row.dst_role
+        way = f"{row.src_role} -> {row.dst_role}"
+        if other.quiet >= STALL:
+            numbers["silent_ms"] = round(other.quiet * 1e3, 3)
+            return Finding(
+                "stall.inside-frame", "severe", "certain",
+                f"{way} stood still {what}; then nothing for {ms(other.quiet)}, until "
+                f"{who} {other.verb} the connection at {other.time:.3f} s{last}",
+                numbers, tuple(evidence),
+                f"{row.src_role} stopped while it sent, or the network lets nothing "
+                "through: look at its last lines, whether it is stopped or swaps, and "
+                "at the link", row.run, self._scene.file,
+            )  # fmt: skip
         return Finding(
             "end.cut-off", "severe", "certain",
-            f"{row.src_role} -> {row.dst_role} was cut off {what}; {who} {other.verb} "
-            f"the connection first, at {other.time:.3f} s, {ms(other.quiet)} after the "
-            f"last byte{last}",
+            f"{way} was cut off {what}; {who} {other.verb} the connection first, at "
+            f"{other.time:.3f} s, {ms(other.quiet)} after the last byte{last}",
             numbers, tuple(evidence),
             f"look why {who} ended there: its last lines; the other side only saw the "
             "end", row.run, self._scene.file,

@@ -127,12 +127,14 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 _CAUSES: Final = (
     "identity.", "both.changed", "tcp.", "rdma.gid", "rule.", "frame.", "tp.schedule",
     "tp.diverged", "route.error", "route.stray", "route.request-missing", "numeric.",
-    "end.cut-off",
+    "end.cut-off", "stall.inside",
 )  # fmt: skip
 
 
 def _depth(finding: Finding) -> int:
     """Return how near to a cause a finding is; an end follows from one."""
+    if finding.severity == "note":
+        return 0
     for depth, start in enumerate(_CAUSES):
         if finding.code.startswith(start):
             return depth

@@ -42,6 +42,7 @@ from ds4proto.trace.tcp_events import StreamEvent
 __all__ = ["Diagnosis", "Examiner", "diagnose", "examine"]
 
 
+_STDIN: Final = "-"
 _NEEDED: Final = {
     "DS4D.HELLO": ("layer_start", "layer_end", "n_layers", "has_output"),
     "DS4D.WORK": (
@@ -81,8 +82,8 @@ class Examiner:
     file : str
         Name of the capture in evidence.
     decoder : CaptureDecoder, optional
-        Where the rows come from. Make it with ``on_event=examiner.saw`` for what TCP
-        tells, and ``payload=flush_look`` to count what narrowing would lose.
+        Where the rows come from. Let its `on_event` call `saw` for what TCP tells, and
+        give it ``payload=flush_look`` to count what narrowing would lose.
     """
 
     def __init__(self, file: str, decoder: CaptureDecoder | None = None) -> None:
@@ -153,12 +154,12 @@ def examine(
     """
     found = Diagnosis()
     names = [str(name) for name in files]
-    logs = [LogReader(name) for name in names if is_log(head_of(name))]
+    logs = [LogReader(n) for n in names if n != _STDIN and is_log(head_of(n))]
     texts = {log.file for log in logs}
     captures = [_read(name, found) for name in names if name not in texts]
     for capture in captures:
         found.findings += capture.findings()
-        if capture.decoder.packet_counts.get("udp"):
+        if capture.decoder.packet_counts.get("udp") and capture.file != _STDIN:
             found.findings += _roce(capture, captures, found)
     for log in logs:
         log.read()
@@ -167,8 +168,9 @@ def examine(
         found.frames += log.understood
     if len(logs) > 1:
         found.findings += settings_findings(logs)
-    if len(captures) > 1:
-        cross = list(cross_findings(captures))
+    again = [capture for capture in captures if capture.file != _STDIN]
+    if len(again) > 1:
+        cross = list(cross_findings(again))
         if any(finding.code in ("both.link", "both.late-rank") for finding in cross):
             found.findings = [_settled(finding) for finding in found.findings]
         found.findings += cross

@@ -18,7 +18,7 @@ from ds4proto.trace.rows import FrameRow
 
 __all__ = ["Hop", "Node", "Phase", "PipelineRun", "Pipelines"]
 
-_MOST_OPEN: Final = 65_536
+_MOST_OPEN: Final = 16_384
 _FEW: Final = 64
 
 

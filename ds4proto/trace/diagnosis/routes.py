@@ -17,7 +17,7 @@ __all__ = ["RouteCheck"]
 
 HEAD: Final = 16
 """Tokens by which a prompt is known again."""
-_MOST: Final = 65_536
+_MOST: Final = 16_384
 _HASH: Final = "hash mismatch"
 _SNAPSHOT_IDS: Final = 1 << 63
 _FAR: Final = 1000

@@ -29,7 +29,7 @@ _HEADERS: Final = frozenset(
     {struct_of(header_of("DS4D"), "*").size, struct_of(header_of("DS4T"), "*").size}
     | {struct_of(GATE_ROW.body, "v14").size}
 )
-_MOST: Final = 1 << 16
+_MOST: Final = 1 << 14
 MANY_SPLIT: Final = 0.2
 ENOUGH: Final = 8
 PAUSES: Final = 3

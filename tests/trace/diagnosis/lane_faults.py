@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from ds4proto.trace.diagnosis import Finding, examine
 from tests.trace.diagnosis.catalogue import FAULTS, Fault
 
@@ -42,7 +44,10 @@ class Judged(NamedTuple):
 def judge(fault: Fault, folder: Path) -> Judged:
     """Inject one fault and judge the diagnosis."""
     folder.mkdir(parents=True, exist_ok=True)
-    findings = examine(fault.make(folder)).findings
+    findings = [
+        replace(finding, sentence=finding.sentence.replace(f"{folder}/", ""))
+        for finding in examine(fault.make(folder)).findings
+    ]
     first = findings[0] if findings else None
     hit = next((finding for finding in findings if names_it(fault, finding)), None)
     if hit is None:
