@@ -27,6 +27,8 @@ __all__ = ["CHUNK", "Campaign", "Engine", "Plan", "Pool", "carry_out"]
 
 CHUNK: Final = 256
 """Cases a chunk."""
+PORTION_S: Final = 30.0
+"""Seconds after which a chunk comes back unfinished, so that little is ever lost."""
 _FORMAT: Final = "ds4proto fuzz campaign 1"
 
 
@@ -273,24 +275,29 @@ class Campaign:
         limit = self.plan.seconds
         until = None if limit is None else monotonic() + limit
         spans = self.spans()
+        unfinished: list[tuple[int, int]] = []
         running: dict[Any, tuple[int, int]] = {}
         try:
             while True:
                 left = None if until is None else until - monotonic()
                 while len(running) < engine.width and (left is None or left > 0):
-                    span = next(spans, None)
+                    span = unfinished.pop() if unfinished else next(spans, None)
                     if span is None or self.lost:
                         break
+                    portion = PORTION_S if left is None else min(left, PORTION_S)
                     handle = engine.submit(
                         asdict(self.plan.settings), self.plan.seed, span,
-                        sorted({f.name for f in self.store}), left,
+                        sorted(self.store.names()), portion,
                     )  # fmt: skip
                     running[handle] = span
                 if not running:
                     break
                 for handle, result in engine.wait(list(running)):
-                    self._take(running.pop(handle), result, tell)
+                    span = running.pop(handle)
+                    self._take(span, result, tell)
                     step(result["tally"]["cases"])
+                    if result["next"] < span[1]:
+                        unfinished.append((result["next"], span[1]))
         finally:
             engine.close()
 

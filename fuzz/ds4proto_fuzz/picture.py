@@ -37,6 +37,7 @@ def picture(edges: Edges, states: Mapping[str, str], path: Path | str) -> None:
         import matplotlib as mpl
 
         mpl.use("Agg")
+        mpl.rcParams["svg.hashsalt"] = "ds4proto"
         from matplotlib import pyplot
     except ImportError:
         raise WrongUsage(
@@ -62,7 +63,9 @@ def picture(edges: Edges, states: Mapping[str, str], path: Path | str) -> None:
         axes.axis("off")
         axes.margins(0.25, 0.1)
         axes.set_title("states of the peer, and where cases led", fontsize=10)
-        figure.savefig(path, dpi=120, bbox_inches="tight")
+        svg = Path(path).suffix == ".svg"  # else it holds the date
+        told = {"Date": None} if svg else None
+        figure.savefig(path, dpi=120, bbox_inches="tight", metadata=told)
     except ValueError as error:
         raise WrongUsage(f"{path}: {error}") from None
     finally:

@@ -243,15 +243,15 @@ class WorkerTarget(Target):
                     continue  # the peer has ended it, as it has to
                 steps = [step for step in run if step.on == on]
                 effect, reached = self._phase(oracle, on, steps, turn, sure=sure)
-                effect = self.meter.jump() or effect
                 if effect is not None:
                     self._wires[on].close()
-                    return Outcome(self._crashed(effect), reached)
+                    effect = self.meter.jump() or self._crashed(effect)
+                    return Outcome(effect, reached)
                 if not self._wires[on].usable:
                     over.add(on)
         for on in oracle.inside():
             self._wires[on].close()
-        return Outcome(None, reached)
+        return Outcome(self.meter.jump(), reached)
 
     def _crashed(self, effect: Effect) -> Effect:
         """Return what is behind an effect: the process has ended, nobody is served."""

@@ -100,5 +100,9 @@ def test_what_was_reached_is_counted_and_drawn(tmp_path: Path) -> None:
     assert '"live" -> "refused" [label="6"]' in dot(other.edges(), states)
     picture(other.edges(), states, tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes()[:4] == b"\x89PNG"
+    for name in ("one.svg", "two.svg"):
+        picture(other.edges(), states, tmp_path / name)
+    one, two = ((tmp_path / f"{n}.svg").read_bytes() for n in ("one", "two"))
+    assert one == two
     with pytest.raises(WrongUsage, match=r"graph\.xyz"):
         picture(other.edges(), states, tmp_path / "graph.xyz")
