@@ -25,6 +25,17 @@ CANVASES = ("timeline", "throughput", "flight", "sequence", "heat")
 COLOURS = """(() => {{ const c = document.getElementById('{name}');
   const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height)
     .data.buffer); return new Set(d).size; }})()"""
+# pixels of the timeline in the colour of each type of frame, by the type's name
+BARS = """(() => { const c = document.getElementById('timeline');
+  const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+  return Object.fromEntries([...document.querySelectorAll('#legend label')].map((l) => {
+    const rgb = getComputedStyle(l.querySelector('.swatch')).backgroundColor
+      .match(/[0-9]+/g).map(Number);
+    let count = 0;
+    for (let i = 0; i < d.length; i += 4) {
+      if (d[i] === rgb[0] && d[i + 1] === rgb[1] && d[i + 2] === rgb[2]) count++;
+    }
+    return [l.textContent.split(' ')[0], count]; })); })()"""
 PAPER = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -78,6 +89,9 @@ def test_the_long_page_loads_in_time_and_says_nothing(
     assert chrome.evaluate("document.getElementById('trouble').hidden")
     for name in CANVASES:
         assert chrome.evaluate(COLOURS.format(name=name)) > 3, name
+    bars = chrome.evaluate(BARS)
+    for name in ("DS4D.WORK", "DS4D.RESULT", "DS4T.GATE_ROW"):
+        assert bars[name] > 1000, bars
     paper = chrome.evaluate(PAPER)
     assert (paper == "rgb(255, 255, 255)") == (theme == "light")
     # nothing is cut off at the side, on a phone neither
@@ -130,6 +144,10 @@ def test_keys_reach_everything(
     chrome.wait_for("document.getElementById('detail').textContent.includes('DS4T.')")
     assert chrome.evaluate("document.getElementById('scroller').scrollTop") > 1e6
     chrome.press("Home")
+    chrome.wait_for("document.getElementById('detail').textContent.includes('HELLO')")
+    chrome.press("ArrowDown")
+    chrome.wait_for("document.getElementById('detail').textContent.includes('WORK')")
+    chrome.press("ArrowUp")
     chrome.wait_for("document.getElementById('detail').textContent.includes('HELLO')")
     chrome.evaluate("document.getElementById('heat').focus()")
     cell = text("cell")

@@ -92,7 +92,8 @@ function drawTimeline() {
     if (last[key] === pixel && b - a < 1.5) continue;
     last[key] = pixel;
     context.fillStyle = colorOf(type);
-    context.fillRect(a, lane * LANE + 8, Math.max(b - a, 1.4), LANE - 21);
+    const left = Math.floor(a); // whole pixels: half covered ones would fade
+    context.fillRect(left, lane * LANE + 8, Math.max(Math.round(b) - left, 1), LANE - 21);
     if (frames.flags[i] & PROBLEM) {
       context.fillStyle = state.ink.bad;
       context.fillRect(b - 2, lane * LANE + 4, 4, 4);
