@@ -138,8 +138,13 @@ def campaign(
     Raises
     ------
     WrongUsage
-        atheris is not installed.
+        atheris is not installed, or the targets are not here.
     """
+    if not TARGETS.is_dir():
+        raise WrongUsage(
+            f"the targets are not in {TARGETS}: they come with a clone of the "
+            "repository, not with an installed package. Next: run it from a clone"
+        )
     if find_spec("atheris") is None:
         raise WrongUsage(
             "coverage guidance needs atheris (Linux, Python 3.11 to 3.13). Next: "

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 from ds4proto_fuzz.parsers import NAMES
+from ds4proto_fuzz.parsers import campaign as campaign_module
 from ds4proto_fuzz.parsers.campaign import TARGETS, Status, read_status, signature
+
+from ds4proto.errors import WrongUsage
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,6 +103,14 @@ def test_without_atheris_the_way_on_is_told() -> None:
     assert done.returncode == 2
     assert "pip install 'ds4proto[fuzz]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_a_clone_the_way_on_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(campaign_module, "TARGETS", tmp_path / "none")
+    with pytest.raises(WrongUsage, match="Next: run it from a clone"):
+        campaign_module.campaign(["gguf"], 1, out=tmp_path)
 
 
 @pytest.mark.parametrize(
