@@ -81,7 +81,8 @@ class RulesCheck:
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
             held = self._connections.all.get(row.stream)
-            if held is None or held.frames or held.ended is not None:
+            begun = held is None or held.frames or held.ended is not None
+            if begun or row.fields.get("frame"):
                 yield self._truncated(row)  # half-open ones are told together
         for (_, reason), (row, nbytes) in self._odd.items():
             yield Finding(
@@ -141,6 +142,10 @@ class RulesCheck:
         else:
             what = f"inside a header: {row.length} bytes of it came"
         side = "a" if row.direction == "a>b" else "b"
+        src, dst = row.src_role, row.dst_role
+        if held is not None:
+            src = self._connections.role(held, side)
+            dst = self._connections.role(held, "b" if side == "a" else "a")
         close = None if held is None else held.closed_by(side)
         other = None if held is None else held.ended
         last = self._last(row)
@@ -148,16 +153,28 @@ class RulesCheck:
             "received": row.length, "announced": total,
         }  # fmt: skip
         evidence = [proof(row, self._scene.file, "cut off")]
+        quiet = 0.0 if held is None else self._connections.end - held.last
+        if other is None and quiet >= STALL:
+            numbers["silent_ms"] = round(quiet * 1e3, 3)
+            return Finding(
+                "stall.inside-frame", "severe", "likely",
+                f"{src} -> {dst} stood still {what}; then nothing "
+                f"for {ms(quiet)} until the capture ends, the connection stays "
+                f"open{last}", numbers, tuple(evidence),
+                f"{src} stopped while it sent, or the network lets nothing "
+                "through: look whether it is stopped or swaps, and at the link",
+                row.run, self._scene.file,
+            )  # fmt: skip
         if held is None or other is None:
             return Finding(
                 "unknown.capture-end", "note", "possible",
-                f"the capture ends {what}, from {row.src_role}; whether the rest came "
+                f"the capture ends {what}, from {src}; whether the rest came "
                 f"it cannot tell{last}", numbers, tuple(evidence), "record longer",
                 row.run, self._scene.file,
             )  # fmt: skip
         evidence.append(self._connections.close_proof(held, close or other))
-        who = row.src_role if other.side == side else row.dst_role
-        way = f"{row.src_role} -> {row.dst_role}"
+        who = src if other.side == side else dst
+        way = f"{src} -> {dst}"
         if other.quiet >= STALL:
             numbers["silent_ms"] = round(other.quiet * 1e3, 3)
             return Finding(
@@ -165,7 +182,7 @@ class RulesCheck:
                 f"{way} stood still {what}; then nothing for {ms(other.quiet)}, until "
                 f"{who} {other.verb} the connection at {other.time:.3f} s{last}",
                 numbers, tuple(evidence),
-                f"{row.src_role} stopped while it sent, or the network lets nothing "
+                f"{src} stopped while it sent, or the network lets nothing "
                 "through: look at its last lines, whether it is stopped or swaps, and "
                 "at the link", row.run, self._scene.file,
             )  # fmt: skip

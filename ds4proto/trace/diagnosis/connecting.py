@@ -50,7 +50,7 @@ class ConnectingCheck:
                 for note in _SILENT:
                     if note in held.notes:
                         groups[held.b, note].append(held)
-            elif not held.frames and held.undecoded and self._ours(held):
+            elif self._half(held):
                 half[held.b].append(held)
             yield from self._waiting(held)
         for (listener, note), group in groups.items():
@@ -67,6 +67,12 @@ class ConnectingCheck:
             and self._connections.all[stream].opened <= held.opened
             for stream, hello in self._hellos.items()
         )
+
+    def _half(self, held: Connection) -> bool:
+        """Tell whether a connection to a peer never became a frame of its own."""
+        if held.frames or not held.undecoded or not self._ours(held):
+            return False
+        return not any(row.fields.get("frame") for row in held.undecoded)
 
     def _ours(self, held: Connection) -> bool:
         return bool(self._scene.run_number(held.stream)) or self._known(held.b)

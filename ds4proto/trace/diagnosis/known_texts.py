@@ -154,6 +154,26 @@ _ADVICE: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+_MORE: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        "next worker did not answer within",
+        "the hop behind it has a request and gives no answer",
+        "look at that worker and at the link to it: stopped, swapping, or cut off",
+    ),
+    (
+        "distributed worker did not answer within",
+        "the first worker has a request and gives no answer",
+        "look at that worker, and whether it waits for the one behind it",
+    ),
+    (
+        "KV position mismatch",
+        "the request starts at another position than the worker's session has",
+        "a request was lost, changed or sent twice: reset the session",
+    ),
+)
+"""Texts of workers that no clause declares: what they hold, mean and ask for."""
+
+
 class Meaning(NamedTuple):
     """What a text says.
 
@@ -220,4 +240,7 @@ def meaning_of(text: str) -> Meaning:
             meaning = f"the rule is: {clause.text}"
             step = f"ds4proto spec show {clause.id}"
         return Meaning(clause.id, meaning, step, match.groups())
+    for words, meaning, step in _MORE:
+        if words in plain:
+            return Meaning("", meaning, step)
     return UNKNOWN

@@ -20,6 +20,7 @@ HEAD: Final = 16
 _MOST: Final = 16_384
 _HASH: Final = "hash mismatch"
 _SNAPSHOT_IDS: Final = 1 << 63
+_TEXT: Final = 200
 _FAR: Final = 1000
 """A jump in request ids that is no gap, but another coordinator."""
 
@@ -71,7 +72,7 @@ class RouteCheck:
         elif row.type == "RESULT":
             self._result(row)
         elif row.type == "ERROR":
-            key = (row.run, row.src_role, str(row.fields.get("text", "")))
+            key = (row.run, row.src_role, _short(str(row.fields.get("text", ""))))
             _count(self._errors, key, row)
         elif row.type == "HELLO":
             self._hello(row)
@@ -166,7 +167,7 @@ class RouteCheck:
             self._answered.popitem(last=False)
         if not f["status"]:
             return
-        text = str(f.get("error", ""))
+        text = _short(str(f.get("error", "")))
         _count(self._status, (row.run, row.src_role, text), row)
         if asked is not None and _HASH in text and not asked.fields.get("route_index"):
             session = (row.run, int(asked.fields["session"]))
@@ -290,6 +291,11 @@ class RouteCheck:
                     "pipeline.note", "note", "certain", note, run=run.number,
                     file=self._scene.file,
                 )  # fmt: skip
+
+
+def _short(text: str) -> str:
+    """Return what a peer said, cut where it is no sentence any more."""
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 
 
 def _count(table: dict[Any, Times], key: Any, row: FrameRow) -> None:

@@ -26,11 +26,13 @@ class TpAnswersCheck:
         self._found: list[Finding] = []
         self._split: set[int] = set()
         self._command: dict[int, FrameRow] = {}
+        self._sessions: dict[int, set[int]] = {}
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
         if row.protocol != "DS4T" or not row.is_frame:
             return
+        self._session(row)
         if row.type == "HASH":
             self._hash(row)
         elif row.type.endswith("_ACK") and row.fields.get("status"):
@@ -41,6 +43,31 @@ class TpAnswersCheck:
     def findings(self) -> Iterator[Finding]:
         """Return what was seen, in order."""
         yield from self._found
+
+    def _session(self, row: FrameRow) -> None:
+        """Note a command for a session that was never created, or is gone."""
+        if row.type == "HELLO":
+            self._sessions.setdefault(row.run, set())
+            return
+        known, number = self._sessions.get(row.run), row.fields.get("session_id")
+        if known is None or row.src_role != "leader" or not isinstance(number, int):
+            return
+        if row.type == "SESSION_CREATE":
+            if len(known) < _MOST:
+                known.add(number)
+        elif number not in known and len(known) < _MOST and len(self._found) < _MOST:
+            self._found.append(
+                Finding(
+                    "tp.unknown-session", "severe", "likely",
+                    f"{row.type} is for session {number}, which does not exist: the "
+                    "worker ends the pair on such a command",
+                    {"session": number}, (proof(row, self._scene.file),),
+                    "the leader lost count of its sessions, or the frame was changed "
+                    "on the way", row.run, self._scene.file,
+                )
+            )  # fmt: skip
+        elif row.type == "SESSION_DESTROY":
+            known.discard(number)
 
     def _failed(self, row: FrameRow) -> None:
         if len(self._found) >= _MOST:

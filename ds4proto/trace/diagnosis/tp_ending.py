@@ -53,8 +53,9 @@ class TpEndingCheck:
         """Answer for each pair."""
         for run in self._pairs.runs.values():
             gave_up = self._first(run)
-            if run.open:
-                yield from self._missing(run, gave_up)
+            waiting = self._waiting(run, gave_up)
+            if waiting:
+                yield from self._missing(run, gave_up, waiting)
             else:
                 yield from self._stall(run, gave_up)
                 yield from self._no_stop(run, gave_up)
@@ -97,11 +98,18 @@ class TpEndingCheck:
 
     # -- gates without partners -------------------------------------------------
 
-    def _missing(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+    def _waiting(self, run: PairRun, gave_up: GaveUp | None) -> list[FrameRow]:
+        """Return the partials without a partner that were sent before the end.
+
+        One that was sent to a rank that had gone is no cause of its going.
+        """
         end = gave_up.time if gave_up is not None else self._connections.end
-        waiting = [row for row in run.open.values() if row.time <= end]
-        if not waiting:
-            return  # sent to a rank that had gone: no cause of its going
+        return [row for row in run.open.values() if row.time <= end]
+
+    def _missing(
+        self, run: PairRun, gave_up: GaveUp | None, waiting: list[FrameRow]
+    ) -> Iterator[Finding]:
+        end = gave_up.time if gave_up is not None else self._connections.end
         senders = {row.src_role for row in waiting}
         row = min(waiting, key=lambda item: item.time)
         if len(senders) > 1 and self._both(run):
@@ -255,7 +263,9 @@ class TpEndingCheck:
             f"the {gave_up.rank} went away first: it {gave_up.how} at "
             f"{gave_up.time:.3f} s without STOP"
             + (f", {token.gates} gates into token {run.token_count}"
-               if token is not None and busy else ", between commands"),
+               if token is not None and busy
+               else f", with EVAL {token.row.fields.get('seq', '')} open"
+               if token is not None else ", between commands"),
             {"gates": run.pairs, "time_s": round(gave_up.time, 6)},
             tuple(evidence),
             step, run.number, self._scene.file,
