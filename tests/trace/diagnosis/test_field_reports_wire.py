@@ -291,3 +291,30 @@ def test_fr_102_a_header_that_goes_alone_counts(script: Script) -> None:
         script.say(line, "b>a", whole[12:])
     found = one(script.done(), "tcp.small-writes")
     assert found.numbers["split"] == 4
+
+
+def test_a_hop_that_stands_still_inside_a_frame(script: Script) -> None:
+    line = worker(script)
+    script.say(line, "b>a", work(1, STATE))
+    script.say(line, "a>b", result(1))
+    hop = script.dial(Endpoint("10.0.0.3", 47000), DATA)
+    script.say(hop, "a>b", work(7, STATE)[:400])
+    script.say(line, "b>a", work(2, STATE), wait=4000)
+    script.say(line, "a>b", result(2))
+    found = one(script.done(), "stall.inside-frame")
+    whole = len(work(7, STATE))
+    assert f"inside WORK: 400 of {whole} bytes came" in found.sentence
+    assert "-> worker 4:output stood still" in found.sentence
+    assert "4.0 s until the capture ends" in found.sentence
+
+
+def test_a_command_for_a_session_that_is_not_there(script: Script) -> None:
+    control = pair(script)
+    script.say(control, "b>a", ds4t("SESSION_CREATE", session_id=1, ctx_size=256))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    script.say(control, "b>a", ds4t("EVAL", session_id=9, seq=1, token=5))
+    control.fin(script.tick(), "a>b")
+    findings = script.done()
+    assert findings[0].code == "tp.unknown-session"
+    assert "EVAL is for session 9" in findings[0].sentence
+    assert "with EVAL 1 open" in one(findings, "tp.peer-gone").sentence
