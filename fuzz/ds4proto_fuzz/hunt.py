@@ -282,6 +282,7 @@ class Hunt:
         """Tell whether a case has the effect; the peer is left fit for the next."""
         if not self.target.alive() or self.target.session is None:
             self.target.renew()
+        self.target.apart()
         found = self.target.play(case, sure=True).effect
         if found is not None and found.kind in ("crash", "hang", "over-allocation"):
             self.target.renew()

@@ -212,6 +212,10 @@ class Target(ABC):
             return Outcome(effect, outcome.reached)
         return outcome
 
+    def apart(self) -> None:
+        """Let the next case begin without the connections of the last."""
+        self.quiet()
+
     def refresh(self) -> None:
         """Undo what a flood left; a role whose protocol has a way overrides this."""
         self.renew()

@@ -34,6 +34,7 @@ __all__ = ["CoordinatorTarget"]
 _PIECES: Final = 24
 _GLANCE: Final = 0.01
 _LONG_LOOK: Final = 0.25
+_DROPPED: Final = "drops a sound worker instead of giving it WORK"
 _STRANGE: Final = 0xFFFFFFF0
 
 
@@ -185,6 +186,11 @@ class CoordinatorTarget(Target):
         """Give the steps of a case to the peer once, on a connection of its own."""
         wire = self._wire = self._dial()
         effect, reached = self._talk(wire, case, turn, sure=sure)
+        if effect is not None and effect.what == _DROPPED:
+            # The end of the case before took the whole route with it: once more.
+            self.quiet()
+            wire = self._wire = self._dial()
+            effect, reached = self._talk(wire, case, turn, sure=sure)
         effect = self.meter.jump() or effect
         if effect is not None and effect.kind != "over-allocation":
             effect = self.lost() or effect
@@ -246,8 +252,9 @@ class CoordinatorTarget(Target):
     def _no_work(self, wire: Wire, seen: Seen | None) -> Effect:
         if seen is not None:
             return Effect("wrong answer", f"{seen.name} where WORK is due", seen.text)
-        how = "the connection ends" if wire.ended else "nothing comes"
-        return Effect("hang", f"a sound worker gets no WORK: {how}")
+        if wire.ended:
+            return Effect("wrong answer", _DROPPED)
+        return Effect("hang", "a sound worker gets no WORK")
 
     def _after_hello(
         self, wire: Wire, state: str, *, sure: bool

@@ -93,6 +93,7 @@ class WorkerTarget(Target):
             self._ask(frames.work(session, (1,), ack=True))
         if not self.facts.shard:
             self.facts.shard = self._shard(frames)
+        self.quiet()  # no case begins on a connection that has a past
         if self._cases is None or self._cases.facts != self.facts:
             self._cases = WorkerCases(self.facts)
 
@@ -244,8 +245,9 @@ class WorkerTarget(Target):
                 steps = [step for step in run if step.on == on]
                 effect, reached = self._phase(oracle, on, steps, turn, sure=sure)
                 if effect is not None:
-                    self._wires[on].close()
                     effect = self.meter.jump() or self._crashed(effect)
+                    if on in self._wires:
+                        self._wires[on].close()
                     return Outcome(effect, reached)
                 if not self._wires[on].usable:
                     over.add(on)
@@ -288,7 +290,8 @@ class WorkerTarget(Target):
         effect = judge(due, seen, ended)
         if effect is None and due.inside and not due.closed:
             effect = self._held(wire, due, sure=sure)
-        if spoilt(due, seen) or last.then in ("close", "reset"):
+        ends = spoilt(due, seen) or last.then in ("close", "reset")
+        if effect is None and ends:
             wire.close(reset=last.then == "reset")
         return effect, _where(due, seen, ended)
 

@@ -126,6 +126,10 @@ class PairTarget(Target):
         self.control = self.data = None
         super().stop()
 
+    def apart(self) -> None:
+        """Let the next case begin with a pair of its own."""
+        self.over()
+
     def over(self) -> None:
         """Close the pair; the next case gets another."""
         for wire in (self.control, self.data):
