@@ -43,7 +43,8 @@ Model and text:
 \b
 More:
   --numeric-profile NAME           8-bit encoder of which build: strict, gcc-linux ..
-  --save FILE, --load FILE         saved session (DSV4), on any topology
+  --save FILE, --load FILE         saved session (DSV4), on any topology; what is
+                                   loaded stands in front of the prompt
   --trace FILE                     record every byte to a pcapng file
   --debug, --json
   --tensor-parallel ...            a tensor-parallel pair; see its own --help
