@@ -104,8 +104,10 @@ class ConnectingCheck:
         span = f"from {first.opened:.3f} s to {last.opened:.3f} s"
         evidence = tuple(self._opened(held) for held in group[:LISTED])
         times = "1 connection" if len(group) == 1 else f"{len(group)} connections"
+        other = not known and any(h.frames for h in self._connections.all.values())
+        severity: Severity = "note" if later or other else "severe"
         if note == "refused":
-            severity: Severity = "note" if later else "warning" if before else "severe"
+            severity = "warning" if before and severity == "severe" else severity
             yield Finding(
                 "connect.refused", severity,
                 "certain" if known else "possible",
@@ -124,7 +126,7 @@ class ConnectingCheck:
             return
         if note == "never answered":
             yield Finding(
-                "connect.no-answer", "severe" if not later else "note",
+                "connect.no-answer", severity,
                 "certain" if known else "possible",
                 f"{times} from {who} to {listener} {span}: not one packet came back",
                 numbers, evidence,
@@ -139,7 +141,7 @@ class ConnectingCheck:
         numbers["longest_s"] = round(longest, 3)
         stuck = longest >= SILENT or len(group) >= MANY
         yield Finding(
-            "connect.silent", "warning" if stuck and (known or not later) else "note",
+            "connect.silent", "warning" if stuck and not other else "note",
             "likely" if known else "possible",
             f"{times} from {who} to {listener}: connected, waiting for HELLO, 0 bytes "
             f"either way in {ms(longest)}"

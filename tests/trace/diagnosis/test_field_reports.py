@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4proto.pcap import Endpoint, TcpConversation
+from ds4proto.pcap import Endpoint, build_tcp
 from ds4proto.trace.diagnosis import diagnose
 from tests.link.streams import ds4d, ds4t, result, work
 from tests.trace.diagnosis.built import (
@@ -145,14 +145,20 @@ def test_fr_075_the_side_without_rdma_is_named(script: Script) -> None:
 # -- how far it came
 
 
+def refuse(script: Script, listener: Endpoint, port: int) -> None:
+    """Let a SYN be answered by RST."""
+    a = Endpoint("10.0.0.2", port)
+    syn = build_tcp(a, listener, seq=1, ack=0, flags=2, linktype=101)
+    reset = build_tcp(listener, a, seq=0, ack=2, flags=20, linktype=101)
+    script.sink.packet(script.tick(), syn)
+    script.sink.packet(script.tick(), reset)
+
+
 def test_fr_012_refusals_before_the_partner_listens_are_no_fault(
     script: Script,
 ) -> None:
     for number in range(3):
-        line = TcpConversation(
-            script.sink, Endpoint("10.0.0.2", 41000 + number), LEADER
-        )
-        refuse(line, script)
+        refuse(script, LEADER, 41000 + number)
     pair(script)
     found = one(script.done(), "connect.refused")
     assert found.severity == "note"
@@ -160,18 +166,17 @@ def test_fr_012_refusals_before_the_partner_listens_are_no_fault(
     assert "brought one that works" in found.sentence
 
 
-def refuse(line: TcpConversation, script: Script) -> None:
-    """Let a SYN be answered by RST."""
-    from ds4proto.pcap import build_tcp
+def test_refusals_of_other_traffic_are_no_alarm(script: Script) -> None:
+    refuse(script, Endpoint("10.0.0.1", 443), 41000)
+    pair(script)
+    assert one(script.done(), "connect.refused").severity == "note"
 
-    a, b = Endpoint("10.0.0.2", 41000 + script.now % 997), LEADER
-    script.sink.packet(
-        script.tick(), build_tcp(a, b, seq=1, ack=0, flags=2, linktype=101)
-    )
-    script.sink.packet(
-        script.tick(), build_tcp(b, a, seq=0, ack=2, flags=20, linktype=101)
-    )
-    assert line is not None
+
+def test_fr_012_a_partner_that_never_listens_is_one(script: Script) -> None:
+    refuse(script, LEADER, 41000)
+    found = one(script.done(), "connect.refused")
+    assert found.severity == "severe"
+    assert "nothing listened there" in found.sentence
 
 
 def test_fr_012_a_listener_that_never_answers_is_told_by_phase(script: Script) -> None:
