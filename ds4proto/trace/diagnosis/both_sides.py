@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from ds4proto.link.schedule import Schedule
 from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.check import up_to_damage
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.spread import Spread, ms
 from ds4proto.trace.diagnosis.tp_gates import PairRun, gate_name, place_of
@@ -101,7 +102,7 @@ def align(
 def _sights(file: str, run: int) -> Iterator[Sight]:
     """Yield the gates of a run in order; those with one partial at the end."""
     held: OrderedDict[Key, FrameRow] = OrderedDict()
-    for row in CaptureDecoder(file):
+    for row in up_to_damage(CaptureDecoder(file)):
         if row.run != run or not row.type.startswith("GATE") or not row.is_frame:
             continue
         key = (row.type, int(row.fields.get("seq", 0)))

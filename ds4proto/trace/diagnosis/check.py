@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.finding import Finding
 from ds4proto.trace.rows import FrameRow
 
-__all__ = ["Check", "Scene"]
+__all__ = ["Check", "Scene", "up_to_damage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,11 @@ class Check(Protocol):
 
     def findings(self) -> Iterable[Finding]:
         """Answer, once everything has passed."""
+
+
+def up_to_damage(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
+    """Yield rows up to where their file is damaged, which the first pass has told."""
+    try:
+        yield from rows
+    except ValueError:
+        return

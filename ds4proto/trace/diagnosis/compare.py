@@ -14,6 +14,7 @@ from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
 from ds4proto.schema.problem import Buf
 from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.check import up_to_damage
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.tp_gates import gate_name, place_of, place_of_seq
 from ds4proto.trace.payload import PayloadSummary, Summarizer, Width
@@ -209,7 +210,7 @@ def parting(
 def _steps(file: str, n_embd: int) -> Iterator[Step]:
     sessions: dict[int, int] = {}
     asked: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
-    for row in CaptureDecoder(file, payload=_look(n_embd)):
+    for row in up_to_damage(CaptureDecoder(file, payload=_look(n_embd))):
         payload = row.payload
         if not row.is_frame:
             continue

@@ -126,8 +126,8 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 _CAUSES: Final = (
     "identity.", "both.changed", "tcp.", "rdma.gid", "rule.", "frame.", "tp.schedule",
-    "tp.diverged", "tp.unknown-session", "end.cut-off", "stall.inside", "route.error",
-    "route.stray", "route.request-missing", "numeric.",
+    "tp.diverged", "tp.unknown-session", "tp.gate-timeout", "end.cut-off",
+    "stall.inside", "route.error", "route.stray", "route.request-missing", "numeric.",
 )  # fmt: skip
 
 

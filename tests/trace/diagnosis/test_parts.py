@@ -215,3 +215,16 @@ def test_a_header_alone_in_a_batch_is_noted() -> None:
         piece = memoryview(bytes(size))
         examiner._transport.saw(Data(1, "a>b", 0, piece, packet, 0, packet, 0))
     assert list(examiner._transport._short) == [5, 6]
+
+
+def test_a_damaged_recording_is_compared_up_to_the_damage(tmp_path: Path) -> None:
+    whole = capture_path("ds4d/a_s2_decode_f32.pcap")
+    data = bytearray(whole.read_bytes())
+    at = 24
+    for _ in range(80):  # the header of record 81 is made nonsense
+        at += 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+    data[at : at + 16] = b"\xff" * 16
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes(data)
+    found = {f.code: f for f in diagnose([whole, cut])}
+    assert 0 < int(found["compare.equal"].numbers["payloads"]) < 18
