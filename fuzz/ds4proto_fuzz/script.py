@@ -30,10 +30,16 @@ dial = lambda: socket.create_connection(at)
 """,
     "tp-worker": """\
 server = socket.create_server(at)
-dial = lambda: server.accept()[0]
+wire = wires["control"] = server.accept()[0]
+hello = bytearray(wire.recv({size}, socket.MSG_WAITALL))
+if case["steps"][0]["type"] != "HELLO":
+    hello[{role}] = 3 - hello[{role}]
+    wire.sendall(hello); wires["data"] = server.accept()[0]
 """,
     "tp-leader": """\
-dial = lambda: socket.create_connection(at)
+wires["control"] = socket.create_connection(at)
+wires["control"].recv({size}, socket.MSG_WAITALL)
+wires["data"] = socket.create_connection(at)
 """,
 }
 _USE: Final = {
@@ -43,24 +49,23 @@ _USE: Final = {
     "tp-leader": "(where the leader listens)",
 }
 _BODY: Final = """\
-for turn in range(case["repeat"]):
-    for step in case["steps"]:
-        wire = wires[step["on"]] = wires.get(step["on"]) or dial()
-        data = bytearray.fromhex(step["hex"])
-        for a, n in step.get("vary", ()):
-            data[a:a+n] = (int.from_bytes(data[a:a+n], "big") + turn).to_bytes(n, "big")
-        for a, n, b in step.get("copy", ()):
-            data[a:a+n] = said[b:b+n]
-        wire.sendall(data)
-        if step["then"] == "half-close": wire.shutdown(socket.SHUT_WR)
-        if step["then"] == "wait":
-            wire.settimeout(3); said = wire.recv(65536); print(step["on"], said.hex())
-for name, wire in wires.items():
-    try:
-        wire.settimeout(3); print(name, wire.recv(65536).hex() or "closed")
-    except OSError as error:
-        print(name, "says nothing:", error)
-"""
+try:
+    for turn in range(case["repeat"]):
+        for step in case["steps"]:
+            wire = wires[step["on"]] = wires.get(step["on"]) or dial()
+            data = bytearray.fromhex(step["hex"])
+            for a, n in step.get("vary", ()):
+                data[a:a+n] = (int.from_bytes(data[a:a+n], "big") + turn).to_bytes(n, "big")
+            for a, n, b in step.get("copy", ()): data[a:a+n] = said[b:b+n]
+            wire.sendall(data); wire.settimeout(3)
+            if step["then"] == "half-close": wire.shutdown(socket.SHUT_WR)
+            if step["then"] == "wait": said = wire.recv(65536); print(said.hex())
+        if turn + 1 < case["repeat"]: wires.pop(case["steps"][0]["on"]).close()
+    for name in {step["on"] for step in case["steps"]}:
+        print(name, wires[name].recv(65536).hex() or "closed")
+except OSError as error:
+    print("then:", error)
+"""  # noqa: E501 -- it has to be short
 
 
 def script(finding: Finding) -> str:
@@ -75,4 +80,11 @@ def script(finding: Finding) -> str:
 
         at = HELLO.header_size + offsets_of(HELLO.body, "upstream")["listen_port"]
         meet = meet.format(port=at, port_end=at + 4)
+    elif role != "coordinator":
+        from ds4proto.schema.declare import offsets_of
+        from ds4proto.schema.ds4t_hello import HELLO as PAIR
+
+        dialect = str(finding.peer.get("dialect", "v14"))
+        at = offsets_of(PAIR.body, dialect)["role"]
+        meet = meet.format(size=PAIR.fixed_size(dialect), role=at)
     return head + meet + _BODY
