@@ -5,9 +5,11 @@ to steer the terminal of whoever looks at it.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EPIPE
 from typing import TYPE_CHECKING, Any, Final
 
 from ds4proto.printable import printable
@@ -40,11 +42,23 @@ def stderr() -> "Console":
 def _console(*, to_stderr: bool) -> "Console":
     from rich.console import Console
 
+    class PipedConsole(Console):
+        """rich would end the process with status 1, which says that a check failed."""
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            if not to_stderr:
+                raise BrokenPipeError(EPIPE, os.strerror(EPIPE))
+            # What is still buffered must not fail once more when the interpreter ends.
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, sys.stderr.fileno())
+            os.close(sink)
+
     stream = sys.stderr if to_stderr else sys.stdout
     # A width given outright keeps files and pipes equal on every machine; colour is
     # rich's own choice (NO_COLOR, TERM=dumb, and no terminal all mean none).
     width = None if stream.isatty() else PLAIN_CONSOLE_WIDTH
-    return Console(
+    return PipedConsole(
         stderr=to_stderr,
         width=width,
         highlight=False,

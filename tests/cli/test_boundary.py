@@ -180,6 +180,21 @@ def test_a_reader_that_leaves_before_the_last_flush_is_seen_too() -> None:
         assert leave(process) == (141, b"")
 
 
+def test_a_reader_that_leaves_while_a_table_is_printed_is_no_failed_check() -> None:
+    write = "from ds4proto.cli import stdout; stdout().print('x' * 10)"
+    with start("sys.stdin.read()", write) as process:
+        assert leave(process) == (141, b"")
+
+
+def test_a_standard_error_without_a_reader_does_not_end_the_command() -> None:
+    write = "from ds4proto.cli import stderr; stderr().print('x'); print('done')"
+    with start("sys.stdin.read()", write) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"done\n")
+
+
 def test_the_broken_pipe_of_a_peer_is_not_taken_for_a_closed_pager() -> None:
     with start("raise BrokenPipeError(32, 'Broken pipe')") as process:
         out, err = process.communicate(timeout=60)
