@@ -193,7 +193,7 @@ class CoordinatorTarget(Target):
             effect, reached = self._talk(wire, case, turn, sure=sure)
         effect = self.meter.jump() or effect
         if effect is not None and effect.kind != "over-allocation":
-            effect = self.lost() or effect
+            effect = self.lost(0.3 if wire.ended else 0.0) or effect
         self.quiet()
         return Outcome(effect, reached)
 

@@ -22,6 +22,7 @@ from ds4proto_fuzz.target import Outcome, Settings, Target, phases
 __all__ = ["WorkerTarget"]
 
 _HEADER: Final = HELLO.header_size
+_DYING: Final = 0.3
 _STAYS: Final = "stays open"
 _PIECES: Final = 24
 """Pieces of a slow drip; the rest goes out at once."""
@@ -259,7 +260,9 @@ class WorkerTarget(Target):
         """Return what is behind an effect: the process has ended, nobody is served."""
         if effect.kind in ("over-allocation", "leak"):
             return effect
-        crash = self.lost()
+        # A process that has just died is seen a moment after its connections end.
+        ended = "ends where" in effect.what or effect.kind == "hang"
+        crash = self.lost(_DYING if ended else 0.0)
         if crash is not None or (_STAYS not in effect.what and effect.kind != "hang"):
             return crash or effect
         try:

@@ -111,9 +111,9 @@ def test_the_command_reports_and_draws(
     peer = spec_of("worker", "wrong-after-refusal")
     words = ["fuzz", "peer", "--peer", peer, "--role", "worker", "--patience", "20s"]
     words += ["--out", str(out), "--graph", str(graph)]
-    assert run([*words, "--cases", "30", "--json"]) == 1
+    assert run([*words, "--cases", "12", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["cases"] + told["muted"] == 30
+    assert told["cases"] + told["muted"] == 12
     assert "request of RESULT is wrong" in {
         row["effect"]["what"] for row in told["findings"]
     }
@@ -121,9 +121,9 @@ def test_the_command_reports_and_draws(
         assert Finding.from_json({k: v for k, v in row.items() if k != "folder"})
         assert (Path(row["folder"]) / "replay.py").is_file()
     assert '"live" -> "served"' in graph.read_text()
-    assert run([*words, "--cases", "30"]) == 2
+    assert run([*words, "--cases", "12"]) == 2
     assert "--resume" in capsys.readouterr().err
-    assert run([*words, "--cases", "34", "--resume"]) == 1
+    assert run([*words, "--cases", "14", "--resume"]) == 1
     text = capsys.readouterr().out
     assert "states and transitions reached" in text
     assert "left out as known" in text
