@@ -85,7 +85,8 @@ class Run:
             return ExitCode.PEER_LOST
         if self.bad:
             return ExitCode.FAILED
-        return ExitCode.PASSED if self.judged else ExitCode.NOTHING_RAN
+        whole = self.judged and not self.stopped
+        return ExitCode.PASSED if whole else ExitCode.NOTHING_RAN
 
     def end(self) -> None:
         """Leave the peer and write the footer."""

@@ -256,6 +256,8 @@ class Runner:
             outcome.deviations.append(
                 Deviation(case.clauses[0], "an answer", str(error)).as_dict()
             )
+        except WrongUsage:
+            raise  # an option that cannot be met ends the run
         except Exception:
             outcome.verdict = Verdict.SUITE_ERROR
             outcome.notes.append(traceback.format_exc(limit=-6))

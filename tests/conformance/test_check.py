@@ -138,6 +138,17 @@ def test_wrong_usage_is_told(args: tuple[str, ...], status: int, text: str) -> N
     assert "Traceback" not in done.stderr
 
 
+def test_a_run_that_was_stopped_is_no_success() -> None:
+    done = check(
+        "--peer", "reference:coordinator:none", "--drive-save", "exec:/no-such",
+        "--case", "coordinator/hello/model-id", "--case", "coordinator/snapshot/save",
+    )  # fmt: skip
+    assert "coordinator/hello/model-id" not in done.stdout  # it passed
+    assert "1 cases: 1 pass" in done.stdout
+    assert done.returncode == 2
+    assert "/no-such" in done.stderr
+
+
 def test_a_report_that_was_cut_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
     header = {"kind": "header", "version": 1, "tool": "0", "peer": "x"}
