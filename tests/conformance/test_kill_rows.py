@@ -49,6 +49,12 @@ def test_what_has_changed_or_failed_by_us_is_due_again(tmp_path: Path) -> None:
     written(path, **{CASES[1]: "suite error"})
     with Journal(path) as journal:
         assert due(journal.known(ROLE, FAULT), all_cases(ROLE)) == [CASES[1]]
+    named = next(case.id for case in all_cases(ROLE) if FAULT in case.mutants)
+    written(path, **{CASES[1]: "flaky", named: "flaky"})
+    with Journal(path) as journal:
+        assert due(journal.known(ROLE, FAULT), all_cases(ROLE)) == [named]
+    path.unlink()
+    written(path, **{CASES[1]: "suite error"})
     line = json.loads(path.read_text().strip())
     line["verdicts"][CASES[2]][1] = "another text"
     del line["verdicts"][CASES[3]]

@@ -60,8 +60,9 @@ class Journal:
     """Rows written as they end, and read again.
 
     A line that was cut short by a stop is dropped. Verdicts of a case or a fault whose
-    module has changed since count as missing, and so does a fault of ours. Changes of
-    the benches, the small peers and the library are not noticed: begin a new file then.
+    module has changed since count as missing, and so do a fault of ours and a doubt
+    about a fault that the case names. Changes of the benches, the small peers and the
+    library are not noticed: begin a new file then.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -106,8 +107,10 @@ class Journal:
         row.seconds = line["seconds"]
         for case in all_cases(role):
             found = line["verdicts"].get(case.id)
-            sure = found is not None and found[0] != str(Verdict.SUITE_ERROR)
-            if sure and found[1] == case_digest(case):
+            if found is None or found[1] != case_digest(case):
+                continue
+            doubt = found[0] == Verdict.FLAKY and mutant in case.mutants
+            if not doubt and found[0] != Verdict.SUITE_ERROR:
                 row.verdicts[case.id] = found[0]
         return row
 
