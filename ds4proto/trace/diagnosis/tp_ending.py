@@ -146,6 +146,17 @@ class TpEndingCheck:
                 run.number, self._scene.file,
             )  # fmt: skip
             return
+        if gave_up.rank == missing and wait >= STALL:
+            yield Finding(
+                "tp.gate-missing", "severe", "likely",
+                f"{text}; the {missing} stayed connected for {ms(wait)} without it, "
+                f"then {gave_up.how} first: it was waiting too",
+                numbers, tuple(evidence),
+                f"the {missing}'s partial was lost on the way, or the {missing} stood "
+                "elsewhere in its schedule: look at its last lines, and record on its "
+                "side as well", run.number, self._scene.file,
+            )  # fmt: skip
+            return
         if gave_up.rank == missing:
             yield Finding(
                 "tp.peer-gone", "severe", "certain",

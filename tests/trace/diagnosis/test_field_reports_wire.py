@@ -318,3 +318,19 @@ def test_a_command_for_a_session_that_is_not_there(script: Script) -> None:
     assert findings[0].code == "tp.unknown-session"
     assert "EVAL is for session 9" in findings[0].sentence
     assert "with EVAL 1 open" in one(findings, "tp.peer-gone").sentence
+
+
+def test_a_rank_that_stays_and_sends_nothing_is_not_gone(script: Script) -> None:
+    control = pair(script)
+    data = script.dial(GATES, LEADER)
+    script.say(control, "b>a", ds4t("SESSION_CREATE", session_id=1, ctx_size=256))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    script.say(control, "b>a", ds4t("EVAL", session_id=1, seq=1, token=5))
+    gate = ds4t("GATE_ROW", layer=0, gate=0, seq=1) + bytes(range(64))
+    script.say(data, "b>a", gate)
+    control.fin(script.tick(2000), "a>b")
+    found = one(script.done(), "tp.gate-missing")
+    assert "the worker's partial of token 1, layer 0, ATTN (seq 1) never came" in (
+        found.sentence
+    )
+    assert "stayed connected for 2.0 s" in found.sentence
