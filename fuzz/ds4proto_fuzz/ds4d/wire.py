@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, Literal
@@ -25,6 +26,7 @@ __all__ = ["Ended", "Seen", "Wire", "seen_of"]
 MAX_FRAME: Final = 64 << 20
 """Largest body that is taken from a peer under fire."""
 _READ: Final = 1 << 18
+_RST: Final = struct.pack("ii", 1, 0)
 _SPECS: Final = {
     spec.code: spec
     for spec in (
@@ -127,8 +129,7 @@ class Wire:
         self.closed = True
         if reset:
             with contextlib.suppress(OSError):
-                linger = b"\1\0\0\0\0\0\0\0"
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)
         self._sock.close()
 
     def frame(self, deadline: float) -> Seen | None:
