@@ -53,7 +53,8 @@ def field_limit(spec: FieldSpec, dialect: str = "*") -> str:
     parts = []
     if spec.const is not None:
         parts.append(f"{spec.const:#x}")
-    if spec.limit is not None:
+    named = {entry.value for entry in spec.enum}
+    if spec.limit is not None and (not named or named != set(spec.limit.one_of or ())):
         parts.append(str(spec.limit))
     for entry in (*spec.enum, *spec.flags):
         if dialect != "*" and not in_dialect(entry.dialects, dialect):

@@ -48,13 +48,14 @@ class SessionTable:
 
     def create(self, session: int) -> WorkerSession | Fault:
         """Return a session, made empty if there was none (WORK check 24)."""
-        found = self._sessions.get(session)
-        if found is not None:
-            return found
-        if len(self._sessions) >= self._cap:
-            return Fault("DS4D-SESS-10", text("DS4D-WORK-24"), "remote")
-        made = self._sessions[session] = WorkerSession()
-        return made
+        fault = self.room(session)
+        return fault or self._sessions.setdefault(session, WorkerSession())
+
+    def room(self, session: int) -> Fault | None:
+        """Tell why a session can not be made, if it is not there and can not."""
+        if session in self._sessions or len(self._sessions) < self._cap:
+            return None
+        return Fault("DS4D-SESS-10", text("DS4D-WORK-24"), "remote")
 
     def clear(self) -> tuple[int, ...]:
         """Forget all sessions; return their ids."""

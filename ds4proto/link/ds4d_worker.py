@@ -320,6 +320,8 @@ class WorkerLink(Snapshots, Queue):
         self.abandon(text("peer-stalled"), now)
 
     def _idle_due(self) -> float | None:
+        if self.load is not None and not self._intake.inside:
+            return self._idle_since + self._limits.stall_s
         quiet = self.state == "open" and self.kind == "data" and not self.owes
         if not quiet or self._limits.idle_s is None or self._intake.inside:
             return None
@@ -336,10 +338,12 @@ class WorkerLink(Snapshots, Queue):
         super().timeout(now)
         due = self._idle_due()
         if due is not None and now >= due:
-            words = text("peer-idle", self._limits.idle_s)
+            words = text("peer-idle", self._limits.idle_s or 0)
             fault = Fault("DS4D-WORKER-35", words)
+            if self.load is not None:
+                fault = Fault("DS4D-SNAP-71", text("shard-stuck"))
             self._violate(fault, "connection", now, fatal=True)
-            self.abandon(words, now)
+            self.abandon(fault.text, now)
 
 
 __all__ = ["TRANSITIONS", "Forwarder", "Kind", "State", "Worker", "WorkerLink"]

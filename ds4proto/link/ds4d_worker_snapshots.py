@@ -97,6 +97,12 @@ class Snapshots(Queue):
             return True
         if isinstance(self._job, Load):
             words = self._job.words
+            full = self.worker.sessions.room(words["session"])
+            if full is not None:
+                self._emit(LoadAborted(full.text))
+                self._violate(full, "snapshot load", now)
+                self._settle([done_frame(words["request"], full.text)], now)
+                return False
             self._job_open = True
             self._emit(
                 RestoreShard(words["session"], words["request"], self._job.tokens)

@@ -56,7 +56,9 @@ MODEL_IDS = (
 
 def model_id() -> FieldSpec:
     """Return the field that names the model."""
-    return F("model_id", Int32ub, "model number", enum=MODEL_IDS)
+    return F(
+        "model_id", Int32ub, "model number; a test model takes any", enum=MODEL_IDS
+    )
 
 
 def frame(

@@ -81,7 +81,7 @@ ROUTE_RETURN = Layout(
         F(
             "kind",
             Int32ub,
-            "1 UPSTREAM, back over the connection it came from",
+            "where the answer goes; UPSTREAM is back over the connection it came from",
             enum=(Name(1, "UPSTREAM", "back over the same connection"),),
             limit=Limit(one_of=(1,)),
             clause="DS4D-ROUTE-12",

@@ -38,7 +38,7 @@ def _state(auto_count: bool) -> tuple[FieldSpec, ...]:
     )
 
 
-def _shard() -> tuple[FieldSpec, ...]:
+def _shard(status: str) -> tuple[FieldSpec, ...]:
     return (
         F(
             "payload_size",
@@ -47,7 +47,7 @@ def _shard() -> tuple[FieldSpec, ...]:
             unit="bytes",
             words="payload_hi, payload_lo",
         ),
-        F("status", Int32ub, "0 ok, 1 refused", default=0),
+        F("status", Int32ub, status, default=0),
         F(
             "token_bytes",
             Int32ub,
@@ -89,7 +89,7 @@ SNAPSHOT_BEGIN = frame(
         "A worker's answer to a save request.",
         (
             *_state(True),
-            *_shard(),
+            *_shard("0 ok, 1 refused"),
             F(
                 "message_bytes",
                 Int32ub,
@@ -180,7 +180,7 @@ SNAPSHOT_LOAD_BEGIN = frame(
         "The coordinator pushes a shard; chunks follow.",
         (
             *_state(True),
-            *_shard(),
+            *_shard("0; not judged (DS4D-SNAP-63)"),
             F(
                 "message_bytes",
                 Int32ub,

@@ -10,6 +10,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from operator import gt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -178,12 +179,10 @@ def _judge_shard(shape: Shape, data: Buf, count: int, own: range) -> Values:
     view = memoryview(data).cast("B")
     reading = read(DSVL_FILE, view, dialect=DIALECT)
     v: Values = reading.values
-    if v.get("magic", DSVL_MAGIC) != DSVL_MAGIC or (
-        v.get("version", DSVL_VERSION) != DSVL_VERSION
-    ):
-        raise EngineError(text("FILE-DSVL-10"))
     if "raw_live" not in v:
         raise EngineError(text("FILE-DSVL-19"))
+    if v["magic"] != DSVL_MAGIC or v["version"] != DSVL_VERSION:
+        raise EngineError(text("FILE-DSVL-10"))
     if (v["layer_start"], v["layer_end"]) != (own.start, own.stop - 1):
         raise EngineError(text("FILE-DSVL-11"))
     if v["ctx"] > shape.ctx or v["token_count"] != count or count >= shape.ctx:
@@ -199,15 +198,22 @@ def _judge_shard(shape: Shape, data: Buf, count: int, own: range) -> Values:
         raise EngineError(text("FILE-DSVL-16"))
     if "tensors" not in v:
         raise EngineError(text("FILE-DSVL-19"))
-    if max(v["n_comp"], default=0) > v["comp_cap"]:
+    room = [min(v["comp_cap"], _comp_room(shape, layer)) for layer in own]
+    if any(map(gt, v["n_comp"], room)):
         raise EngineError(text("FILE-DSVL-17"))
-    if max(v["n_index_comp"], default=0) > v["comp_cap"]:
+    if any(map(gt, v["n_index_comp"], room)):
         raise EngineError(text("FILE-DSVL-18"))
     clauses = ("FILE-DSVL-19", "FILE-DSVL-20")
     problem = tensor_area_problem(v, layer_tensors(v, shape.ratios), clauses)
     if problem is not None:
         raise EngineError(text(problem.clause))
     return v
+
+
+def _comp_room(shape: Shape, layer: int) -> int:
+    """Return how many compressed rows a layer can hold (FILE-DSVL-17)."""
+    ratio = shape.ratios[layer]
+    return shape.ctx // ratio + 2 if ratio else 0
 
 
 def open_slice(engine: Engine, layers: range) -> Session:

@@ -16,7 +16,7 @@ types:
       - id: model_id
         type: u4
         enum: hello_model_id
-        doc: "model number; 0 FLASH; 1 PRO; 2 GLM_5_2"
+        doc: "model number; a test model takes any; 0 FLASH; 1 PRO; 2 GLM_5_2"
       - id: quant_bits
         type: u4
         doc: "quantisation label of the routed experts [bits]; 2 or 4"
@@ -68,7 +68,7 @@ types:
       - id: model_id
         type: u4
         enum: work_model_id
-        doc: "model number; 0 FLASH; 1 PRO; 2 GLM_5_2"
+        doc: "model number; a test model takes any; 0 FLASH; 1 PRO; 2 GLM_5_2"
       - id: session
         type: u8
         doc: "key of the KV session"
@@ -160,7 +160,7 @@ types:
       - id: kind
         type: u4
         enum: route_return_kind
-        doc: "1 UPSTREAM, back over the connection it came from; 1; 1 UPSTREAM"
+        doc: "where the answer goes; UPSTREAM is back over the connection it came from; 1 UPSTREAM"
         doc-ref: DS4D-ROUTE-12
       - id: host_len
         type: u4
@@ -260,7 +260,7 @@ types:
       - id: model_id
         type: u4
         enum: snapshot_save_req_model_id
-        doc: "model number; 0 FLASH; 1 PRO; 2 GLM_5_2"
+        doc: "model number; a test model takes any; 0 FLASH; 1 PRO; 2 GLM_5_2"
       - id: session
         type: u8
         doc: "key of the KV session"
@@ -285,7 +285,7 @@ types:
       - id: model_id
         type: u4
         enum: snapshot_begin_model_id
-        doc: "model number; 0 FLASH; 1 PRO; 2 GLM_5_2"
+        doc: "model number; a test model takes any; 0 FLASH; 1 PRO; 2 GLM_5_2"
       - id: session
         type: u8
         doc: "key of the KV session"
@@ -362,7 +362,7 @@ types:
       - id: model_id
         type: u4
         enum: snapshot_load_begin_model_id
-        doc: "model number; 0 FLASH; 1 PRO; 2 GLM_5_2"
+        doc: "model number; a test model takes any; 0 FLASH; 1 PRO; 2 GLM_5_2"
       - id: session
         type: u8
         doc: "key of the KV session"
@@ -386,7 +386,7 @@ types:
         doc: "size of the shard that follows in chunks [bytes]"
       - id: status
         type: u4
-        doc: "0 ok, 1 refused"
+        doc: "0; not judged (DS4D-SNAP-63)"
       - id: token_bytes
         type: u4
         doc: "size of the token tail [bytes]"
