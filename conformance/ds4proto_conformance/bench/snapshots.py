@@ -128,6 +128,8 @@ class Snapshots:
             "status": 1,
             "payload_size": 0,
             "token_hash": 0,
+            "token_count": 0,
+            "token_bytes": 0,
             "model_id": f.model_id,
             "layer_start": f.layer_start,
             "layer_end": f.layer_end,

@@ -224,7 +224,12 @@ def answer_after_cut(peer: WorkerBench) -> None:
     work = peer.make(1)
     peer.data.send(work.frame() + peer.make(1).frame()[:50])
     peer.data.half_close()
-    peer.answer(work).served("DS4D-WORKER-04")
+    answer = peer.answer(work)
+    if isinstance(answer.seen, Ended):
+        raise Deviation(
+            "DS4D-WORKER-04", "the WORK in front to be answered", str(answer.seen)
+        )
+    answer.served("DS4D-WORKER-04")
     peer.data.closed("DS4D-FRAME-07")
 
 
