@@ -11,7 +11,7 @@ from typing import Any, Final
 
 __all__ = ["ROLES", "spec_of", "table_of"]
 
-ROLES: Final = ("worker", "coordinator", "tp-worker")
+ROLES: Final = ("worker", "coordinator", "tp-worker", "tp-leader")
 
 
 def table_of(role: str) -> dict[str, Any]:
@@ -34,6 +34,10 @@ def table_of(role: str) -> dict[str, Any]:
         from ds4proto_fuzz.mutants.small_tp_worker import TP_WORKERS
 
         return dict(TP_WORKERS)
+    if role == "tp-leader":
+        from ds4proto_fuzz.mutants.small_tp_leader import TP_LEADERS
+
+        return dict(TP_LEADERS)
     raise KeyError(role)
 
 

@@ -14,14 +14,19 @@ from ds4proto.link import ds4t_hello
 from ds4proto.link.ds4t_events import Transmit
 from ds4proto.link.ds4t_hello import HelloAgreed, HelloExchange
 from ds4proto.link.ds4t_identity import Identity, TpSettings
-from ds4proto.link.ds4t_texts import PairFailed
+from ds4proto.link.ds4t_texts import PairFailed, TpRole
 from ds4proto.link.ds4t_worker import WorkerControl
 from ds4proto.link.events import Violation
 
-__all__ = ["TP_WORKERS"]
+__all__ = ["IDENTITY", "TP_WORKERS", "settings_of"]
 
-_IDENTITY: Final = Identity(86720111488, 0, 2, 16, 32, 2, 0, 1, 4)
+IDENTITY: Final = Identity(86720111488, 0, 2, 16, 32, 2, 0, 1, 4)
 _HEADER: Final = 12
+
+
+def settings_of(role: TpRole, identity: Identity) -> TpSettings:
+    """Return the settings of a small rank."""
+    return TpSettings(role, identity, "v14", ctx_size=256)
 
 
 class SmallTpWorker:
@@ -38,7 +43,7 @@ class SmallTpWorker:
 
     def __init__(self, leader: tuple[str, int]) -> None:
         self._leader = leader
-        self.settings = TpSettings("tp-worker", _IDENTITY, "v14")
+        self.settings = settings_of("tp-worker", IDENTITY)
         self.machine = WorkerControl(self.settings)
 
     def received(self, control: socket.socket, data: bytes) -> bytes:

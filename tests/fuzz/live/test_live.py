@@ -164,13 +164,21 @@ def test_a_peer_that_never_comes_is_lost(tmp_path: Path) -> None:
         lost.stop()
 
 
-def test_a_sound_rank_is_not_blamed(tmp_path: Path) -> None:
-    under_fire = target("tp-worker")
+@pytest.mark.parametrize(
+    ("role", "cases", "states"),
+    [
+        ("tp-worker", 12, {"hello", "paired", "session", "gate"}),
+        ("tp-leader", 8, {"hello", "asked"}),
+    ],
+)
+def test_a_sound_rank_is_not_blamed(
+    role: str, cases: int, states: set[str], tmp_path: Path
+) -> None:
+    under_fire = target(role)
     try:
-        tally = Hunt(under_fire, 2, Store(tmp_path)).run(range(12))
+        tally = Hunt(under_fire, 2, Store(tmp_path)).run(range(cases))
     finally:
         under_fire.stop()
-    assert (tally.cases, tally.findings, tally.unproven) == (12, [], {})
-    states = {state for state, _, _ in tally.reached.counts}
-    assert states == {"hello", "paired", "session", "gate"}
+    assert (tally.cases, tally.findings, tally.unproven) == (cases, [], {})
+    assert {state for state, _, _ in tally.reached.counts} == states
     assert tally.restarts > 0  # what ends a pair ends its process
