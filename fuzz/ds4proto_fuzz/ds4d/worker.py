@@ -166,8 +166,13 @@ class WorkerTarget(Target):
             wire.close()
 
     def refresh(self) -> None:
-        """End the control connection, with which all sessions end."""
-        self._wires["control"].close()
+        """End the control connection, with which all sessions end.
+
+        The one in use may be dead and its successor wait to be accepted: that is the
+        one to end.
+        """
+        self._wires["control"].frame(self._soon(0.0))
+        self._control(self.settings.connect).close()
         self._control(self.settings.connect)
         self._ask(Frames(self.facts).probe)
         for session in POOL:

@@ -176,7 +176,7 @@ def test_a_sound_rank_is_not_blamed(
 ) -> None:
     under_fire = target(role)
     try:
-        tally = Hunt(under_fire, 2, Store(tmp_path)).run(range(cases))
+        tally = Hunt(under_fire, 1, Store(tmp_path)).run(range(cases))
     finally:
         under_fire.stop()
     assert (tally.cases, tally.findings, tally.unproven) == (cases, [], {})
