@@ -133,10 +133,12 @@ class LeaderDoor:
         host, port = self.address
         self._say(f"ds4-tp: waiting for worker on {host}:{port} ...")
         control, agreed, early = self._control(deadline)
+        silent: list[socket.socket] = []
         try:
-            data = self._data(origin_of(control), control, deadline, early)
+            data = self._data(origin_of(control), control, deadline, early, silent)
         except BaseException:
-            control.close()
+            for sock in (control, *early, *silent):
+                sock.close()
             raise
         self._listener.close()
         return Connected(control, data, agreed)
@@ -200,8 +202,8 @@ class LeaderDoor:
         control: socket.socket,
         deadline: float,
         early: list[socket.socket],
+        silent: list[socket.socket],
     ) -> socket.socket:
-        silent: list[socket.socket] = []
         settled = deadline
         phase = "waiting for the worker's data connection"
         limit = min(deadline, monotonic() + self._hello_seconds)
@@ -210,8 +212,6 @@ class LeaderDoor:
             if silent and now >= settled:
                 break
             if _ended(control):
-                for sock in silent:
-                    sock.close()
                 raise Lost(
                     "the worker closed its control connection before the data "
                     "connection came: it may have refused our hello; look at its "
@@ -233,7 +233,7 @@ class LeaderDoor:
                 if not silent:
                     settled = monotonic() + SETTLE_SECONDS
                 silent.append(sock)
-            silent = [s for s in silent if self._still_silent(s)]
+            silent[:] = [one for one in silent if self._still_silent(one)]
         self.spare = silent[1:]
         return silent[0]
 

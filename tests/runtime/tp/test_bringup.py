@@ -124,8 +124,11 @@ def test_a_hello_that_is_cut_short_is_turned_away_with_the_exchange_text() -> No
     assert (results, errors) == (["done"], [])
 
 
-def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away() -> None:
+def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Upstream takes its hello for a gate (facts, 13, 2: got l=9)."""
+    monkeypatch.setattr(bringup, "GREET_SECONDS", 10.0)  # a slow machine greets nobody
     with _door() as (leader, log, errors):
         control = _connect(leader.address)
         control.sendall(_hello())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from dataclasses import replace
@@ -129,10 +128,10 @@ def ended(machine: Any, due: float, phase: str) -> None:
 
 
 def one_alone(own: Any, door: Any, *words: Any) -> Any:
-    pending = select.select([door._listener._sock], [], [], 0)[0]
-    if pending and hasattr(door, "one"):
-        raise bringup.Lost("busy with another client")
     found = own(door, *words)
+    if found is not None and hasattr(door, "one"):
+        found.close()
+        raise bringup.Lost("busy with another client")
     if found is not None:
         door.one = True
     return found
@@ -147,6 +146,9 @@ class Door:
         self.found: list[Any] = []
         self.door = LeaderDoor("127.0.0.1", 0, here, hello_seconds=30.0,
                                say=self.log.append)  # fmt: skip
+        self.agreed = threading.Event()
+        await_data = self.door._data
+        self.door._data = lambda *more: (self.agreed.set(), await_data(*more))[1]
         self.thread = threading.Thread(target=self._wait, daemon=True)
         self.socks: list[socket.socket] = []
 
@@ -240,6 +242,7 @@ def a_stranger_is_no_data_connection() -> None:
             one.socks.append(stranger)
             stranger.bind(("127.0.0.1", 0))
             strange.add(stranger.getsockname()[1])
+            assert one.agreed.wait(30.0)
             stranger.connect(one.door.address)
             stranger.sendall(words)
             assert closed(one, stranger), one.log
