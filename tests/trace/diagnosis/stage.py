@@ -32,6 +32,7 @@ from tests.runtime.tp.rig import options
 PATIENT = 30.0
 TOUR = "create;sync:1:1-10;eval:1:5,6,7,8,9,10;destroy:1"
 RETRIES = 1
+ENDS = 5.0
 
 
 def slow(engine: Any, seconds: float, *, once: int | None = None) -> Any:
@@ -144,6 +145,9 @@ def recorded_pipeline(
             worker.stop()
         for thread in threads:
             thread.join(PATIENT)
+        until = time.monotonic() + ENDS
+        while proxy.open and time.monotonic() < until:
+            time.sleep(0.02)  # the ends of the connections belong into the record
         proxy.close()
         said += proxy.faults
     return said
