@@ -289,8 +289,19 @@ class Hop:
         return work
 
     def prefill(self) -> Frame:
-        """Return a WORK that begins a transcript anew; it has not been answered."""
-        work, _ = self.until(lambda w: w["flags"] & RESET_SESSION)
+        """Return a WORK that begins a transcript anew; it has not been answered.
+
+        The first WORK of a connection may be the replay of a request that another
+        worker has lost, and a request is replayed once only: it is passed over.
+        """
+        seen: list[int] = []
+
+        def fresh(work: Frame) -> bool:
+            seen.append(work["request"])
+            known = len(seen) > 1 or work["request"] == 1
+            return known and bool(work["flags"] & RESET_SESSION)
+
+        work, _ = self.until(fresh)
         if work is None:
             raise NotApplicable("no prompt was sent whole; see --drive")
         return work
