@@ -61,8 +61,12 @@ def run_command(command: click.Command, args: Sequence[str], name: str) -> int:
         text = "standard output is closed; give it a file, a pipe or a terminal"
         return _say(name, text, ExitCode.NOTHING_RAN)
     for stream in (sys.stdout, sys.stderr):
-        # frames of tables and arrows are no reason to fail where only ASCII is known
-        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+        # Frames of tables and arrows are no reason to fail where only ASCII is known;
+        # the locales C and POSIX come with surrogateescape, which fails at them, too.
+        if isinstance(stream, TextIOWrapper) and (
+            stream.errors == "strict"
+            or (stream.errors == "surrogateescape" and stream.encoding != "utf-8")
+        ):
             stream.reconfigure(errors="replace")
     try:
         status = _invoke(command, args, name)

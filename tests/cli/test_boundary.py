@@ -216,11 +216,12 @@ def test_a_closed_standard_output_or_error_is_no_internal_error(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_terminal_that_knows_only_ascii_gets_question_marks(
-    monkeypatch: pytest.MonkeyPatch,
+    errors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = io.BytesIO()
-    ascii_only = io.TextIOWrapper(raw, encoding="ascii")
+    ascii_only = io.TextIOWrapper(raw, encoding="ascii", errors=errors)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", ascii_only)
         assert outcome(lambda: print("a \u2502 b")) == 0
