@@ -49,7 +49,6 @@ def test_a_sound_peer_is_not_blamed(role: str, tmp_path: Path) -> None:
 
 
 FAULTS = [
-    ("worker", "desync-after-load"),
     ("worker", "accepts-vocabulary"),
     ("coordinator", "crash-many-layers"),
 ]
