@@ -30,6 +30,7 @@ __all__ = [
     "TextLines",
     "columns_named",
     "output_file",
+    "refuse_unwritable",
 ]
 
 _FLUSH: Final = 1 << 16
@@ -230,20 +231,12 @@ def output_file(path: str | None, option: str = "-o") -> Iterator[BinaryIO]:
     if path is None or path == "-":
         yield sys.stdout.buffer
         return
-    target = Path(path)
-    folder = target.parent
-    if not folder.is_dir():
-        raise WrongUsage(
-            f"{option} {plain(path)}: there is no folder {plain(str(folder))}"
-        )
+    target = _in_a_folder(path, option)
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:  # a pipe or a device: no name to take
             yield stream
         return
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
-    except OSError as error:  # name what was asked for, not the file beside it
-        raise OSError(error.errno, error.strerror, str(target)) from None
+    handle, name = _beside(target)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield cast(BinaryIO, stream)
@@ -255,3 +248,37 @@ def output_file(path: str | None, option: str = "-o") -> Iterator[BinaryIO]:
         with suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def refuse_unwritable(path: str, option: str) -> None:
+    """Find out before long work whether `output_file` will take its result.
+
+    Raises
+    ------
+    WrongUsage
+        Where the folder is not there.
+    OSError
+        Where the file cannot be written.
+    """
+    target = _in_a_folder(path, option)
+    if target.exists() and not target.is_file():
+        return
+    handle, name = _beside(target)
+    os.close(handle)
+    Path(name).unlink()
+
+
+def _in_a_folder(path: str, option: str) -> Path:
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise WrongUsage(
+            f"{option} {plain(path)}: there is no folder {plain(str(target.parent))}"
+        )
+    return target
+
+
+def _beside(target: Path) -> tuple[int, str]:
+    try:
+        return tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:  # name what was asked for, not the file beside it
+        raise OSError(error.errno, error.strerror, str(target)) from None

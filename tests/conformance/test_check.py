@@ -14,6 +14,9 @@ import jsonschema
 import pytest
 from ds4proto_conformance.report.stream import ReportError, read_report
 
+from ds4proto.cli import run
+
+REPOSITORY = Path(__file__).parents[2]
 SCHEMA = json.loads(
     (
         Path(__file__).parents[2]
@@ -136,6 +139,49 @@ def test_wrong_usage_is_told(args: tuple[str, ...], status: int, text: str) -> N
     assert done.returncode == status, done.stdout + done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["report", "junit", "html", "markdown"])
+def test_an_output_that_cannot_be_written_is_told_before_the_run(
+    option: str, tmp_path: Path
+) -> None:
+    where = str(tmp_path / "absent" / "out")
+    done = check("--peer", "reference:worker", f"--{option}", where)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"--{option} {where}: there is no folder" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_list_of_expected_verdicts_is_read_before_the_run(tmp_path: Path) -> None:
+    done = check("--peer", "reference:worker", "--expect", str(tmp_path / "absent"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "absent" in done.stderr
+
+
+def test_a_full_disk_costs_the_files_and_not_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    capture = REPOSITORY / "conformance/captures/ds4d/a_s2_decode_f32.pcap"
+
+    def full(_reports: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ds4proto_conformance.report.html.html", full)
+    args = ["check", "--peer", f"capture:{capture}", "--role", "worker"]
+    assert run([*args, "--html", str(page)]) == 1
+    assert "19 cases: 19 pass" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_of_cases_is_one_document() -> None:
+    done = check("--list", "--role", "worker", "--json")
+    found = {case["id"]: case for case in json.loads(done.stdout)}
+    assert "DS4D-WORK-07" in found["worker/work/unknown-flag"]["clauses"]
+    done = check("--list", "--role", "worker", "-k", "flag")
+    assert done.returncode == 2
+    assert "leave -k and --case out" in done.stderr
 
 
 def test_a_run_that_was_stopped_is_no_success() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import click
 
@@ -34,6 +33,13 @@ Exit status: 0 all passed, 1 something failed (with --expect: something changed)
 2 nothing was judged, 3 the peer cannot be reached."""
 
 _FILE = click.Path(dir_okay=False)
+_WRITTEN: Final = {
+    "report": "--report",
+    "junit_file": "--junit",
+    "html_file": "--html",
+    "markdown_file": "--markdown",
+    "write_expect": "--write-expect",
+}
 
 
 @click.command("check", help=_HELP)
@@ -119,17 +125,27 @@ _FILE = click.Path(dir_okay=False)
     help="Put reports side by side; repeatable.",
 )
 @click.option("--list", "listing", is_flag=True, help="Name the cases, run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Write the JSON lines.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Write the JSON lines (--list: one document).",
+)
 def cmd(**told: Any) -> int:
     """Test a peer."""
     if told["reports"]:
         return _diff(*told["reports"])
+    _refuse_unwritable(told)
     if told["matrix"]:
         return _matrix(told)
     if told["listing"]:
         return _list(told)
     if not told["peer"]:
         raise WrongUsage("--peer is missing; see --help for its grammar")
+    if told["expect"]:
+        from ds4proto_conformance.report.diff import read_expected
+
+        read_expected(told["expect"])  # a wrong file is told before the run, not after
     if told["peer"].startswith("capture:"):
         return _capture(told)
     told["role"] = role_of(told["peer"], told["role"])
@@ -238,32 +254,21 @@ def _command(told: Mapping[str, Any]) -> str:
 
 def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
     from ds4proto_conformance.report.diff import (
+        expected_text,
         read_expected,
         unexpected,
-        write_expected,
     )
     from ds4proto_conformance.report.html import html
     from ds4proto_conformance.report.junit import junit
-    from ds4proto_conformance.report.text import markdown, summary, ticket
-    from ds4proto_conformance.verdicts import Verdict
+    from ds4proto_conformance.report.text import markdown
 
-    if told["junit_file"]:
-        Path(told["junit_file"]).write_text(junit(report), "utf-8")
-    if told["html_file"]:
-        Path(told["html_file"]).write_text(html([report]), "utf-8")
-    if told["markdown_file"]:
-        Path(told["markdown_file"]).write_text(markdown([report]), "utf-8")
-    if told["write_expect"]:
-        write_expected(told["write_expect"], report)
-    if told["as_json"]:
-        _write_lines(report)
-    else:
-        for line in report.cases.values():
-            if Verdict(line["verdict"]).bad:
-                print("\n" + ticket(line, report.header))
-        print()
-        for text in summary(report):
-            print(text)
+    try:
+        _write(told, "junit_file", lambda: junit(report))
+        _write(told, "html_file", lambda: html([report]))
+        _write(told, "markdown_file", lambda: markdown([report]))
+        _write(told, "write_expect", lambda: expected_text(report))
+    finally:  # a full disk costs the files and not the verdict
+        _say(told, report)
     if told["expect"] and status in (ExitCode.PASSED, ExitCode.FAILED):
         found = unexpected(report, read_expected(told["expect"]))
         for name, what in found:
@@ -275,6 +280,39 @@ def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
         for text in str(report.footer["stopped"]).splitlines():
             print(printable(text), file=sys.stderr)
     return status
+
+
+def _say(told: Mapping[str, Any], report: Any) -> None:
+    from ds4proto_conformance.report.text import summary, ticket
+    from ds4proto_conformance.verdicts import Verdict
+
+    if told["as_json"]:
+        _write_lines(report)
+    else:
+        for line in report.cases.values():
+            if Verdict(line["verdict"]).bad:
+                print("\n" + ticket(line, report.header))
+        print()
+        for text in summary(report):
+            print(text)
+
+
+def _refuse_unwritable(told: Mapping[str, Any]) -> None:
+    """Refuse before the run what could not be written after it."""
+    from ds4proto.trace.output import refuse_unwritable
+
+    for name, option in _WRITTEN.items():
+        if told[name]:
+            refuse_unwritable(told[name], option)
+
+
+def _write(told: Mapping[str, Any], name: str, text: Callable[[], str]) -> None:
+    """Write a file that was asked for, whole or not at all."""
+    from ds4proto.trace.output import output_file
+
+    if told[name]:
+        with output_file(told[name], _WRITTEN[name]) as stream:
+            stream.write(text().encode())
 
 
 def _write_lines(report: Any) -> None:
@@ -301,11 +339,9 @@ def _matrix(told: Mapping[str, Any]) -> int:
     from ds4proto_conformance.report.text import markdown
 
     reports = [read_report(path) for path in told["matrix"]]
-    if told["html_file"]:
-        Path(told["html_file"]).write_text(html(reports), "utf-8")
     text = markdown(reports)
-    if told["markdown_file"]:
-        Path(told["markdown_file"]).write_text(text, "utf-8")
+    _write(told, "html_file", lambda: html(reports))
+    _write(told, "markdown_file", lambda: text)
     if not told["html_file"] and not told["markdown_file"]:
         print(text)
     return ExitCode.PASSED
@@ -315,7 +351,20 @@ def _list(told: Mapping[str, Any]) -> int:
     from ds4proto_conformance.registry import all_cases
     from ds4proto_conformance.selection import select
 
+    if told["keyword"] or told["only"]:
+        raise WrongUsage("--list names all cases of a profile: leave -k and --case out")
     found = select(all_cases(told["role"]), told["profile"])
+    if told["as_json"]:
+        from ds4proto.cli._output import write_json
+
+        write_json(
+            [
+                {"id": case.id, "title": case.title, "severity": case.severity,
+                 "clauses": list(case.clauses)}
+                for case in found
+            ]
+        )  # fmt: skip
+        return ExitCode.PASSED if found else ExitCode.NOTHING_RAN
     for case in found:
         print(f"{case.id:52} {case.severity:6} {' '.join(case.clauses)}")
         print(f"    {case.title}")

@@ -11,7 +11,7 @@ from typing import Any
 from ds4proto_conformance.report.stream import Report, ReportError
 from ds4proto_conformance.verdicts import Verdict
 
-__all__ = ["changes", "expected_of", "read_expected", "unexpected", "write_expected"]
+__all__ = ["changes", "expected_of", "expected_text", "read_expected", "unexpected"]
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -29,19 +29,18 @@ def expected_of(report: Report) -> dict[str, str]:
     return {name: str(line["verdict"]) for name, line in report.cases.items()}
 
 
-def write_expected(path: str | os.PathLike[str], report: Report) -> None:
-    """Write what later runs are compared with."""
+def expected_text(report: Report) -> str:
+    """Return the file that later runs are compared with."""
     about = {
         "about": "verdicts of a run of ds4proto check",
         "role": report.header["role"],
     }
     verdicts = dict(sorted(expected_of(report).items()))
-    text = json.dumps({**about, "verdicts": verdicts}, indent=1) + "\n"
-    Path(path).write_text(text, "utf-8")
+    return json.dumps({**about, "verdicts": verdicts}, indent=1) + "\n"
 
 
 def read_expected(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read what `write_expected` wrote.
+    """Read what `expected_text` made.
 
     Raises
     ------
