@@ -309,9 +309,10 @@ def overlap(peer: CoordinatorBench) -> None:
 )
 def replaced(peer: CoordinatorBench) -> None:
     """A registration that equals an older one takes its place, which is closed."""
-    last = peer.facts.n_layers - 1
-    old = peer.register("old", layer_start=last, layer_end=last)
-    peer.register("new", layer_start=last, layer_end=last)
+    old = peer.register("old")
+    peer.drive()
+    old.work()  # nothing else tells that it has been registered
+    peer.register("new")
     old.wire.closed("DS4D-HELLO-32", "the older connection to close")
 
 

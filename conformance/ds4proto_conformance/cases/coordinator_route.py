@@ -11,6 +11,9 @@ from ds4proto_conformance.registry import case
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
 from ds4proto_conformance.wire import Frame
 
+_TURNS = 6
+"""Requests after which a coordinator has to have taken a new worker."""
+
 
 @case(
     "coordinator/route/record",
@@ -111,7 +114,7 @@ def rebuilt(peer: CoordinatorBench) -> None:
     upper, _, _ = pair(peer)
     upper.answer(upper.work("DS4D-ROUTE-30"))
     whole = peer.register("whole", listen_port=7003)
-    for _ in range(4):
+    for _ in range(_TURNS):
         found = whole.wire.quiet(0.2)
         if isinstance(found, Frame):
             return
@@ -130,11 +133,19 @@ def rebuilt(peer: CoordinatorBench) -> None:
 )
 def last_first(peer: CoordinatorBench) -> None:
     """Of workers that are equal, the one registered last gets the WORK."""
-    peer.register("old", listen_port=7001)
-    new = start(peer, listen_port=7002)
-    work = new.work("DS4D-ROUTE-32")
-    if work["route"][0]["port"] != 7002:
-        raise Deviation("DS4D-ROUTE-32", "port 7002", str(work["route"][0]["port"]))
+    old = start(peer, listen_port=7001)
+    pending: Frame | None = old.work()  # nothing else tells that it is registered
+    new = peer.register("new", listen_port=7002)
+    for _ in range(_TURNS):
+        if isinstance(pending, Frame):
+            old.answer(pending)
+        work = new.wire.quiet(0.2)
+        if isinstance(work, Frame):
+            same("DS4D-ROUTE-32", work["route"][0], port=7002)
+            return
+        found = old.wire.quiet(0.2)
+        pending = found if isinstance(found, Frame) else None
+    raise Deviation("DS4D-ROUTE-32", "WORK for the worker registered last", "none")
 
 
 @case(
