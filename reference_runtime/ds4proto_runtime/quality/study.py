@@ -91,17 +91,23 @@ class Journal:
             path.write_text(json.dumps({"study": key}) + "\n", encoding="utf-8")
 
     def _load(self, key: str) -> None:
-        text = self._path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        lines = whole.splitlines()
-        if not lines or json.loads(lines[0]).get("study") != key:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]
+            head, *rows = [json.loads(line) for line in whole.splitlines()] or [{}]
+            known = head["study"]
+            cells = {(c["kind"], c["boundaries"], c["format"]): c for c in rows}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise WrongUsage(
+                f"{self._path} is no journal of a study: {type(error).__name__}:"
+                f" {error}; give another --out, or remove the file"
+            ) from None
+        if known != key:
             raise WrongUsage(
                 f"{self._path} belongs to a study with other choices; give another"
                 " --out, or the same model, text, windows and seed"
             )
-        for line in lines[1:]:
-            cell = json.loads(line)
-            self.cells[cell["kind"], cell["boundaries"], cell["format"]] = cell
+        self.cells.update(cells)
         if whole != text:
             self._path.write_text(whole, encoding="utf-8")
 

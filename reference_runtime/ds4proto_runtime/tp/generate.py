@@ -198,7 +198,7 @@ def load_tokens(path: Path, vocabulary: int) -> list[int]:
     if data[:1] == b"{":
         try:
             tokens = json.loads(data).get("tokens")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WrongUsage(f"{path} is no saved session: {error}") from None
     else:
         from ds4proto_runtime.saved_files import read_file

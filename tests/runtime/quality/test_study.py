@@ -153,6 +153,26 @@ def test_the_uncompressed_wire_is_the_same_at_every_depth(
     assert all(0 <= row["top1"] <= 1 for row in rows)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]\n",
+        b"7\n",
+        b"{}\n",
+        b'{"study": "k"}\n[1]\n',
+        b"\xff\n",
+        b"[" * 99999 + b"\n",
+    ],
+)
+def test_what_is_no_journal_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(WrongUsage, match="is no journal of a study"):
+        Journal(path, "k")
+    assert path.read_bytes() == content
+
+
 def test_a_journal_of_other_choices_is_refused(
     engine: DecoderEngine, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

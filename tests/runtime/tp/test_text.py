@@ -270,6 +270,7 @@ def test_saved_tokens_of_another_model_are_refused(tmp_path: Path) -> None:
     assert load_tokens(file, 32) == [1, 2, 31]
     with pytest.raises(WrongUsage, match="another model"):
         load_tokens(file, 31)
-    file.write_text("{", "utf-8")
-    with pytest.raises(WrongUsage, match="no saved session"):
-        load_tokens(file, 32)
+    for text in ("{", '{"tokens":' + "[" * 99999):
+        file.write_text(text, "utf-8")
+        with pytest.raises(WrongUsage, match="no saved session"):
+            load_tokens(file, 32)
