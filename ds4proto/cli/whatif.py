@@ -99,7 +99,7 @@ def _numbers(one: Narrowed) -> dict[str, Any]:
         "non_finite": one.non_finite,
         "flushed": one.flushed,
         "sqnr_db": _finite(one.sqnr),
-        "worst_token": one.worst[1],
+        "worst_token": one.worst[1] if isfinite(one.worst[0]) else None,
         "worst_token_sqnr_db": _finite(one.worst[0]),
         "clipped_tokens": {str(k): v for k, v in sorted(one.clipped_tokens.items())},
     }
@@ -141,7 +141,7 @@ def _show(file: str, found: WhatIf, console: Console) -> None:
             ratio, token = one.worst
             table.add_row(
                 *head, name, str(one.clipped), str(one.non_finite), str(one.flushed),
-                _short(one.sqnr), f"{_short(ratio)} at {token}",
+                _short(one.sqnr), f"{ratio:.1f} at {token}" if isfinite(ratio) else "-",
             )  # fmt: skip
             head = ["", "", ""]
     console.print(table)

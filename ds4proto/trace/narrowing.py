@@ -50,7 +50,7 @@ class Narrowed:
     clipped_tokens, non_finite_tokens : dict
         Token position -> count, for the first few positions.
     worst : (float, int)
-        Least SQNR of a token in dB, and its position.
+        Least SQNR of a token in dB, and its position; infinite without noise.
     """
 
     values: int = 0
@@ -205,11 +205,14 @@ def verdict(name: str, found: Narrowed) -> str:
         faults.append(
             f"{found.non_finite} values {over}, {_tokens(found.non_finite_tokens)}"
         )
-    rest = (
-        f"{_percent(found.flushed, found.values)} of the values become 0, "
-        f"SQNR {_db(found.sqnr)}, worst token {found.worst[1]} with "
-        f"{_db(found.worst[0])}"
-    )
+    rest = f"{_percent(found.flushed, found.values)} of the values become 0, "
+    if found.worst[0] == inf:
+        rest += "and all others cross exactly"
+    else:
+        rest += (
+            f"SQNR {_db(found.sqnr)}, worst token {found.worst[1]} with "
+            f"{_db(found.worst[0])}"
+        )
     if faults:
         return f"{label} unsafe: {'; '.join(faults)} ({rest})"
     return f"{label} fit this run: no value clipped or infinite; {rest}"

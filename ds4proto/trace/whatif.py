@@ -104,7 +104,7 @@ def what_if(
     CodecError
         For an unknown format.
     NothingRan
-        Where the capture holds no 32-bit hidden state.
+        Where the capture holds no 32-bit hidden state, or no finite value in them.
     OSError
     """
     codecs = {name: get(name) for name in formats}
@@ -126,7 +126,7 @@ def what_if(
     except ValueError as error:
         found.damage = str(error)
     found.places = list(places.values())
-    if not found.places:
+    if all(place.values == place.odd for place in found.places):
         raise NothingRan(_nothing(str(source), found))
     return found
 
@@ -209,6 +209,13 @@ def _where(row: FrameRow, decoder: CaptureDecoder) -> tuple[str, int]:
 
 
 def _nothing(name: str, found: WhatIf) -> str:
+    odd = sum(place.odd for place in found.places)
+    if odd:
+        return (
+            f"{name}: all {odd} values at 32 bits are infinite or NaN, so that no "
+            "width can be judged. Next: see where they come from with ds4proto "
+            f"diagnose {name}"
+        )
     if found.narrow:
         seen = ", ".join(f"{count} at {width}" for width, count in found.narrow.items())
         why = f"its hidden states are narrow already ({seen}): what was lost is gone"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from ds4proto.cli.whatif import cmd
 from ds4proto.codec import CodecError, get
 from ds4proto.errors import NothingRan
 from ds4proto.pcap import PcapWriter, TcpConversation
@@ -146,3 +149,21 @@ def test_long_payloads_go_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.clipped_tokens == {2: 1, 3: 1}
     assert (found.values, found.clipped) == (4 * WIDTH, 2)
     assert summary.values == 4 * WIDTH
+
+
+def test_values_that_cross_exactly_have_no_worst_token(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "a.pcap", np.full((2, WIDTH), 0.5, np.float32))
+    found = what_if(file)
+    assert verdict("f16", found.total("f16")) == (
+        "16 bits fit this run: no value clipped or infinite; 0 % of the values become "
+        "0, and all others cross exactly"
+    )
+    done = CliRunner().invoke(cmd, [str(file), "--json"], standalone_mode=False)
+    assert json.loads(done.stdout)["formats"]["f16"]["worst_token"] is None
+    assert json.loads(done.stdout)["formats"]["f16"]["worst_token_sqnr_db"] is None
+
+
+def test_a_run_without_a_finite_value_is_not_called_safe(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "a.pcap", np.full((2, WIDTH), np.nan, np.float32))
+    with pytest.raises(NothingRan, match="all 128 values at 32 bits are infinite"):
+        what_if(file)
