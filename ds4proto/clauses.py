@@ -130,10 +130,11 @@ def get(clause_id: str) -> Clause:
     found = _by_id().get(clause_id)
     if found is not None:
         return found
-    near = ", ".join(get_close_matches(clause_id, ids(), n=3)) or "none is near"
+    family, _, number = clause_id.rpartition("-")
+    close = get_close_matches(f"{family}-{number:0>2}", ids(), n=3)
     raise UnknownClauseError(
         f"no clause {clause_id!r} among the {len(ids())} of the specification; "
-        f"nearest: {near}"
+        + (f"nearest: {', '.join(close)}" if close else "none is near: see spec list")
     )
 
 

@@ -170,6 +170,13 @@ def test_an_unknown_id_names_its_neighbours() -> None:
         clauses.get("DS4D-WORK-28")
 
 
+def test_a_number_without_its_zero_finds_its_clause_first() -> None:
+    with pytest.raises(clauses.UnknownClauseError, match="nearest: DS4D-WORK-07"):
+        clauses.get("DS4D-WORK-7")
+    with pytest.raises(clauses.UnknownClauseError, match="see spec list"):
+        clauses.get("QQQQ")
+
+
 def test_the_loader_needs_the_standard_library_only() -> None:
     code = (
         "import sys; from ds4proto import clauses; clauses.load(); "

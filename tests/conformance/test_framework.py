@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from ds4proto_conformance.mutants import all_mutants, find
 from ds4proto_conformance.parameters import combinations, shrink
+from ds4proto_conformance.peers.engine import Engine
 from ds4proto_conformance.registry import Case, all_cases, case
 from ds4proto_conformance.report.diff import changes, unexpected
 from ds4proto_conformance.report.stream import Report
@@ -135,3 +136,14 @@ def test_other_combinations_that_fail_are_no_doubt() -> None:
     runner = Told(Settings("loop:none", "worker"))
     assert runner.run(case).verdict is Verdict.PARTIAL
     assert runner.run(case).verdict is Verdict.FLAKY
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}\0\0\xff", b"\xff\xfe", b"[" * 100_000, b"", b"[1, 2]"],
+    ids=["tail", "no text", "nested", "empty", "other"],
+)
+def test_a_small_peer_refuses_a_damaged_shard_and_lives(body: bytes) -> None:
+    engine = Engine()
+    assert engine.restore(1, b"SHRD" + body, (1, 2)) != ""
+    assert engine.sessions == {}
