@@ -145,14 +145,24 @@ def read_plan(path: str | Path) -> Plan:
         values = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrongUsage(f"{path}: no sound TOML: {error}") from None
-    top = _Table(values, str(path), _TOP)
+    try:
+        return _plan(values, source.parent)
+    except WrongUsage as error:
+        raise WrongUsage(f"{path}: {error}") from None
+
+
+def _plan(values: Mapping[str, Any], folder: Path) -> Plan:
+    top = _Table(values, "the plan", _TOP)
     models = {
-        name: _model(name, value, source.parent)
+        name: _model(name, value, folder)
         for name, value in _Table(values.get("model", {}), "model").values.items()
     }
     machines = tuple(_machine(one) for one in top.tables("machine", _MACHINE))
     if not machines:
-        raise WrongUsage(f"{path}: no [[machine]]: a plan needs at least one")
+        raise WrongUsage(
+            "no [[machine]]: a plan needs at least one, with name and command; "
+            "docs/preflight.md has an example"
+        )
     _check_names(machines, models)
     names = {machine.name for machine in machines}
     links = tuple(_link(one, names) for one in top.tables("link", _LINK))
@@ -197,7 +207,14 @@ def _model(name: str, values: Any, folder: Path) -> ModelFile:
             raise WrongUsage(
                 f"model.{name}: gguf says it all; leave out {', '.join(others)}"
             )
-        return ModelFile.read(str(folder / gguf))
+        try:
+            return ModelFile.read(str(folder / gguf))
+        except FileNotFoundError:
+            raise WrongUsage(
+                f"model.{name}.gguf: there is no file {str(folder / gguf)!r}. Next: "
+                "correct the path, or state the model instead: id or n_layers, width "
+                "and vocabulary; gguf_bytes, layer_gib, expert_gib, other_gib, quant"
+            ) from None
     part = table.text("layers")
     layers = None
     if part:

@@ -12,6 +12,8 @@ __all__ = ["which_pays"]
 
 _WIDTHS: Final = {"f32": 32, "f16": 16, "e4m3": 8}
 _MOST_VALUES: Final = 4 << 20
+_NOTABLE: Final = 1.1
+"""A gain below this is within what two measurements differ by."""
 
 
 def which_pays(case: Case, gigabits: float) -> list[str]:
@@ -35,11 +37,17 @@ def which_pays(case: Case, gigabits: float) -> list[str]:
         gains = pays(costs, gigabits, overlapped=overlapped)
         best, gain = gains[0]
         bits = _WIDTHS[best]
-        lines.append(
-            f"{title}: {bits} bits is best on {gigabits:.3g} Gbit/s, {gain:.2f} times "
-            "as fast a hop as 32 bits"
-        )
-        if bits == 8:
+        if gain < _NOTABLE:
+            lines.append(
+                f"{title}: on {gigabits:.3g} Gbit/s no width is notably faster than 32 "
+                "bits, coded on this machine"
+            )
+        else:
+            lines.append(
+                f"{title}: {bits} bits is best on {gigabits:.3g} Gbit/s, {gain:.2f} "
+                "times as fast a hop as 32 bits, coded on this machine"
+            )
+        if bits == 8 and gain >= _NOTABLE:
             lines.append(
                 "  8 bits are unscaled and clip at 240: look at a capture first"
             )

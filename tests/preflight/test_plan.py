@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from ds4proto.cli import run
+from ds4proto.codec import Codec
+from ds4proto.codec.cost import Cost
 from ds4proto.errors import WrongUsage
 from ds4proto.preflight.case import make_case
 from ds4proto.preflight.command import parse_command
@@ -19,8 +21,9 @@ from ds4proto.preflight.memory import kv_bytes
 from ds4proto.preflight.plan import read_plan
 from ds4proto.preflight.predict import predict
 from ds4proto.preflight.propose import propose
+from ds4proto.preflight.widths import which_pays
 from tests.model.gguf_writer import model as gguf_model
-from tests.preflight.plans import PAIR, PIPELINE, checks, findings, spoiled
+from tests.preflight.plans import FLASH, PAIR, PIPELINE, checks, findings, spoiled
 
 Preflight = Callable[..., tuple[int, str, str]]
 
@@ -110,8 +113,18 @@ def test_a_plan_that_cannot_be_read_says_where(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
     path = plan_file(tmp_path, spoiled(PIPELINE, (old, new)))
-    with pytest.raises(WrongUsage, match=re.escape(says)):
+    with pytest.raises(WrongUsage, match=re.escape(says)) as told:
         read_plan(path)
+    assert str(told.value).startswith(f"{path}: ")
+
+
+def test_a_model_that_is_not_here_may_be_stated(tmp_path: Path) -> None:
+    text = spoiled(PIPELINE, (FLASH, '[model.flash]\ngguf = "flash.gguf"\n'))
+    with pytest.raises(WrongUsage) as told:
+        read_plan(plan_file(tmp_path, text))
+    assert f"no file {str(tmp_path / 'flash.gguf')!r}" in str(told.value)
+    assert "model.flash.gguf" in str(told.value)
+    assert "or state the model instead" in str(told.value)
 
 
 def test_a_gguf_header_is_read_for_the_plan(tmp_path: Path) -> None:
@@ -176,6 +189,27 @@ def test_narrower_widths_double_prefill_where_the_link_is_thin(tmp_path: Path) -
     assert [one.bits for one in found] == [32, 16, 8]
     assert found[1].prefill == pytest.approx(2 * (found[0].prefill or 0))
     assert found[2].chunk_bytes == 512 * 16384
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (0.0, "8 bits is best on 1 Gbit/s, 4.00 times as fast a hop as 32 bits"),
+        (1.0, "on 1 Gbit/s no width is notably faster than 32 bits"),
+    ],
+)
+def test_a_width_is_best_only_where_the_gain_is_notable(
+    seconds: float, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def costs(codec: Codec, rows: int, width: int, *, rounds: int) -> Cost:
+        size = codec.wire_bytes(rows * width, rows=rows)
+        coding = 0.0 if codec.describe()["name"] == "f32" else seconds
+        return Cost(str(codec.describe()["name"]), size, coding, coding)
+
+    monkeypatch.setattr("ds4proto.preflight.widths.measure", costs)
+    lines = which_pays(make_case(read_plan(plan_file(tmp_path, PIPELINE))), 1.0)
+    assert lines[0] == f"decode: {says}, coded on this machine"
+    assert ("clip at 240" in lines[1]) == (seconds == 0.0)
 
 
 def test_gates_wait_half_a_round_trip_each(tmp_path: Path) -> None:
