@@ -54,7 +54,7 @@ def no_header(head: bytes, offset: int) -> Problem:
         0,
         offset,
         " or ".join(magic.hex() for magic in MAGICS),
-        head[:_MAGIC].hex(),
+        f"bytes that begin with {head[:_MAGIC].hex()}",
         step,
         fatal=True,
     )

@@ -235,6 +235,9 @@ class RowMaker:
         start, protocol = self._start[event.direction], observer.protocol
         if protocol not in ("DS4D", "DS4T") or event.length < len(start):
             return {}
+        ahead = self._violations[event.direction]
+        if any((problem.clause or "").startswith("DS4T-HELLO") for problem in ahead):
+            return {}  # a hello has no header: its version would pass for a type
         layout = header_of(protocol)
         form = struct_of(layout, "*")
         if len(start) < form.size:
@@ -242,7 +245,7 @@ class RowMaker:
         magic, code, size = form.unpack_from(start)
         spec = frame_of_code(protocol, code, dialect=observer.dialect)
         known = next(f.const for f in layout.fields if f.path == "magic")
-        if spec is None or magic != known:
+        if spec is None or magic != known or event.length >= form.size + size:
             return {}
         return {"frame": spec.name, "announced": form.size + size}
 

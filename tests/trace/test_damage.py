@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import random
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from ds4proto.pcap import CaptureError
+from ds4proto.pcap import CaptureError, PcapWriter, TcpConversation
 from ds4proto.testing import captures_dir
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.rows import FrameRow
+from tests.link.test_ds4t_control import V10_WORKER
+from tests.trace.diagnosis.built import COORDINATOR, WORKER
 
 ROOT = captures_dir()
 CAPTURES = [
@@ -95,3 +98,23 @@ def test_noise_behind_a_magic_is_no_frame(seed: int) -> None:
     assert not any(row.is_frame for row in rows)
     assert sum(row.length for row in rows) == (0 if watch.foreign else len(data))
     assert watch.totals["a>b"].total == len(data)
+
+
+@pytest.mark.parametrize("size", [12, 13, 14, 40, 87])
+def test_a_cut_hello_is_not_taken_for_the_frame_of_its_version(
+    size: int, tmp_path: Path
+) -> None:
+    # as a header, a worker's hello of version 10 reads: LOGITS of two bytes
+    hello = V10_WORKER
+    assert len(hello) == 88
+    sink = PcapWriter(tmp_path / "cut.pcap", linktype=101)
+    line = TcpConversation(sink, WORKER, COORDINATOR)
+    line.open(0)
+    line.data(1_000, "a>b", hello[:size])
+    line.fin(2_000, "a>b")
+    sink.close()
+    rows = list(CaptureDecoder(tmp_path / "cut.pcap"))
+    cut = next(row for row in rows if row.fields.get("reason") == "truncated")
+    assert cut.length == size
+    assert "frame" not in cut.fields
+    assert cut.problems[0].clause == "DS4T-HELLO-01"
