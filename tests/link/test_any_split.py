@@ -49,7 +49,7 @@ def test_what_is_no_gate_is_shown_up_to_the_byte_that_tells() -> None:
         assert gates(single(data)) == found
         problem = next(e.problem for e in found if isinstance(e, Violation))
         assert problem.clause == "DS4T-GATE-01"
-            assert problem.found == f"bytes that begin with {shown}"
+        assert problem.found == f"bytes that begin with {shown}"
 
 
 def told(data: bytes, parts: list[bytes]) -> list[Any]:
