@@ -96,6 +96,7 @@ def carry_out(
         hunt = _HUNTS[key] = Hunt(target_of(Settings(**settings)), seed)
     memory = _Memory(set(known))
     hunt.begin(memory)
+    hunt.next_index = span[0]
     until = float("inf") if seconds is None else monotonic() + seconds
     try:
         tally = hunt.run(range(*span), until)
@@ -106,7 +107,7 @@ def carry_out(
         "tally": tally.as_json(),
         "found": [finding.as_json() for finding in memory.found.values()],
         "repeated": memory.repeated,
-        "next": hunt.next_index if not lost else span[0],
+        "next": hunt.next_index,
         "lost": lost,
     }
 
@@ -227,12 +228,12 @@ class Campaign:
             found = json.loads(self._state.read_text("utf-8"))
             if found["format"] != _FORMAT:
                 raise ValueError(f"format {found['format']!r}")
-            mark, self.done = (
-                found["plan"],
-                {int(k): v for k, v in found["done"].items()},
-            )
+            mark = found["plan"]
+            self.done = {int(k): int(v) for k, v in found["done"].items()}
             self.tally = Tally.from_json(found["tally"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (
+            OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+        ) as error:  # fmt: skip
             raise WrongUsage(f"{self._state}: cannot be resumed ({error})") from None
         if mark != self.plan.mark:
             raise WrongUsage(

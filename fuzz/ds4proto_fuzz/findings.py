@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ds4proto.errors import WrongUsage
 from ds4proto_fuzz.case import Case
-from ds4proto_fuzz.effect import Effect
+from ds4proto_fuzz.effect import CLASSES, Effect
 from ds4proto_fuzz.script import script
 from ds4proto_fuzz.text import decoded
 
@@ -69,6 +69,11 @@ class Finding:
             if found["format"] != FORMAT:
                 raise ValueError(f"format {found['format']!r}, expected {FORMAT!r}")
             told, tried = found["effect"], found["reproduced"]
+            if told["class"] not in CLASSES:
+                raise ValueError(f"class {told['class']!r}")
+            for name in ("role", "spec"):
+                if not isinstance(found["peer"][name], str):
+                    raise ValueError(f"{name} {found['peer'][name]!r} of the peer")
             return cls(
                 Effect(told["class"], told["what"], told["detail"], told["clause"]),
                 Case.from_json(found["case"]),
@@ -104,7 +109,7 @@ def load(folder: Path | str) -> Finding:
     path = Path(folder) / "finding.json"
     try:
         return Finding.from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WrongUsage(
             f"{path}: no finding ({error}). Next: name a folder that "
             "'ds4proto fuzz peer --out' wrote"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 from ds4proto.emit.boundaries import boundary_values
 from ds4proto.emit.faults import patched, sizing_names
@@ -40,6 +40,10 @@ class Mutated:
 
 def _order(spec: FrameSpec) -> str:
     return ">" if spec.protocol == "DS4D" else "<"
+
+
+def _ends(spec: FrameSpec) -> Literal["big", "little"]:
+    return "big" if spec.protocol == "DS4D" else "little"
 
 
 def _word(spec: FrameSpec, value: int) -> bytes:
@@ -94,11 +98,10 @@ def _near(rng: Random, spec: FrameSpec, dialect: str, data: bytes) -> Mutated:
         return _stretch(rng, spec, dialect, data)
     field = rng.choice(fields)
     at = spec.header_size + offsets_of(spec.body, dialect)[field.path]
-    order = "big" if spec.protocol == "DS4D" else "little"
-    old = int.from_bytes(data[at : at + field.size], order)  # type: ignore[arg-type]
+    old = int.from_bytes(data[at : at + field.size], _ends(spec))
     step = rng.choice((-2, -1, 1, 2, 4))
     new = (old + step) % (1 << 8 * field.size)
-    wire = new.to_bytes(field.size, order)  # type: ignore[arg-type]
+    wire = new.to_bytes(field.size, _ends(spec))
     return Mutated(_set(spec, dialect, data, field, wire), f"{field.path}{step:+d}")
 
 
@@ -109,8 +112,7 @@ def _length(rng: Random, spec: FrameSpec, dialect: str, data: bytes) -> Mutated:
         return _header(rng, spec, dialect, data)
     field = rng.choice(fields)
     value = rng.choice(EDGES)
-    order = "big" if spec.protocol == "DS4D" else "little"
-    wire = (value % (1 << 8 * field.size)).to_bytes(field.size, order)  # type: ignore[arg-type]
+    wire = (value % (1 << 8 * field.size)).to_bytes(field.size, _ends(spec))
     return Mutated(_set(spec, dialect, data, field, wire), f"{field.path}={value:#x}")
 
 
@@ -151,12 +153,11 @@ def _type(rng: Random, spec: FrameSpec, _dialect: str, data: bytes) -> Mutated:
     return Mutated(data[:4] + _word(spec, code) + data[8:], f"type={code}")
 
 
-def _magic(rng: Random, spec: FrameSpec, _dialect: str, data: bytes) -> Mutated:
+def _magic(rng: Random, _spec: FrameSpec, _dialect: str, data: bytes) -> Mutated:
     """Break the magic."""
     other = rng.choice(
         (data[3::-1], b"DS4T", b"DS4B", bytes(4), b"GET ", b"\xff" * 4, b"DS4E")
     )
-    del spec
     return Mutated(other + data[4:], f"magic={other.hex()}")
 
 

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from ds4proto.cli import write_json
+from ds4proto.peer import Role
 from ds4proto_fuzz.findings import Finding, Store
 from ds4proto_fuzz.hunt import Hunt
 from ds4proto_fuzz.mutants import ROLES, spec_of, table_of
@@ -73,12 +74,12 @@ class Row:
 
 
 def search(
-    role: str, name: str, seed: int, *, limit: float = LIMIT, patience: float = 3.0
+    role: Role, name: str, seed: int, *, limit: float = LIMIT, patience: float = 3.0
 ) -> Row:
     """Fuzz one faulty peer until something of its class is found."""
     found: list[Finding] = []
     fault = table_of(role)[name]
-    settings = Settings(spec_of(role, name), role, patience=patience)  # type: ignore[arg-type]
+    settings = Settings(spec_of(role, name), role, patience=patience)
     target = target_of(settings)
     with tempfile.TemporaryDirectory() as folder:
         hunt = Hunt(target, seed, Store(folder), tell=found.append)
@@ -125,12 +126,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    wanted = options.names or [
-        f"{role}:{name}" for role in ROLES for name in table_of(role) if name != "none"
-    ]
+    known: dict[str, tuple[Role, str]] = {
+        f"{role}:{name}": (role, name)
+        for role in ROLES
+        for name in table_of(role)
+        if name != "none"
+    }
+    strange = sorted(set(options.names) - set(known))
+    if strange:
+        parser.error(f"no planted fault {strange[0]}; known: {', '.join(known)}")
     rows = []
-    for word in wanted:
-        role, _, name = word.partition(":")
+    for word in options.names or known:
+        role, name = known[word]
         row = search(role, name, options.seed)
         rows.append(row)
         if options.json:

@@ -15,7 +15,7 @@ Usage: replay.py HOST PORT   {use}
 """
 import json, pathlib, socket, sys
 case = json.loads(pathlib.Path(__file__).with_name("finding.json").read_text())["case"]
-at, wires = (sys.argv[1], int(sys.argv[2])), {{}}
+at, wires, said = (sys.argv[1], int(sys.argv[2])), {{}}, b""
 '''
 _MEET: Final = {
     "worker": """\
@@ -33,8 +33,7 @@ server = socket.create_server(at)
 wire = wires["control"] = server.accept()[0]
 hello = bytearray(wire.recv({size}, socket.MSG_WAITALL))
 if case["steps"][0]["type"] != "HELLO":
-    hello[{role}] = 3 - hello[{role}]
-    wire.sendall(hello); wires["data"] = server.accept()[0]
+    hello[{role}] ^= 3; wire.sendall(hello); wires["data"] = server.accept()[0]
 """,
     "tp-leader": """\
 wires["control"] = socket.create_connection(at)
@@ -54,9 +53,11 @@ try:
         for step in case["steps"]:
             wire = wires[step["on"]] = wires.get(step["on"]) or dial()
             data = bytearray.fromhex(step["hex"])
-            for a, n in step.get("vary", ()):
-                data[a:a+n] = (int.from_bytes(data[a:a+n], "big") + turn).to_bytes(n, "big")
-            for a, n, b in step.get("copy", ()): data[a:a+n] = said[b:b+n]
+            for a, n in step.get("vary", ()) if turn else ():
+                new = (int.from_bytes(data[a:a+n], "big") + turn) % (1 << 8 * n)
+                if a + n <= len(data): data[a:a+n] = new.to_bytes(n, "big")
+            for a, n, b in step.get("copy", ()):
+                if max(a - len(data), b - len(said)) <= -n: data[a:a+n] = said[b:b+n]
             wire.sendall(data); wire.settimeout(3)
             if step["then"] == "half-close": wire.shutdown(socket.SHUT_WR)
             if step["then"] == "wait": said = wire.recv(65536); print(said.hex())
@@ -65,7 +66,7 @@ try:
         print(name, wires[name].recv(65536).hex() or "closed")
 except OSError as error:
     print("then:", error)
-"""  # noqa: E501 -- it has to be short
+"""
 
 
 def script(finding: Finding) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 from ds4proto.peer import PeerLost, PeerSession, Role, open_peer
@@ -239,6 +239,5 @@ class Target(ABC):
             self._pause(0.02)
 
     def _pause(self, seconds: float) -> None:
-        import time
-
-        time.sleep(seconds)
+        """Wait between two looks; whoever loops has a deadline of its own."""
+        sleep(seconds)

@@ -21,7 +21,7 @@ from ds4proto.link.events import Violation
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.schema.ds4d_work import WORK
-from ds4proto.schema.registry import read
+from ds4proto.schema.registry import read_body
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.coordinator_cases import CoordinatorCases
 from ds4proto_fuzz.ds4d.facts import Facts, candidates
@@ -121,7 +121,7 @@ class CoordinatorTarget(Target):
             while monotonic() < end:
                 for start, wire in wires.items():
                     seen = wire.frame(monotonic() + _GLANCE)
-                    if seen is not None and seen.name == "WORK":
+                    if seen is not None and seen.name == "WORK" and seen.words:
                         self.facts.layer_start = start
                         self._learn(seen)
                         return True
@@ -220,8 +220,11 @@ class CoordinatorTarget(Target):
                     return self._no_work(wire, seen), "registered"
                 last = bytes(HEADER_SIZE) + bytes(seen.body)
                 link = self._asked(seen)
+                if link is None:
+                    what = "a WORK whose lengths do not fit"
+                    return Effect("wrong answer", what, str(seen)), "registered"
         if link is not None:
-            return self._after_result(wire, link, state)
+            return self._after_result(wire, state)
         return self._after_hello(wire, state, sure=sure)
 
     def _give(self, wire: Wire, step: Step, data: bytes) -> Effect | None:
@@ -241,11 +244,13 @@ class CoordinatorTarget(Target):
         f = self.facts
         return Expected(f.model_id, f.model_name, f.n_layers, f.ctx)
 
-    def _asked(self, seen: Seen) -> WorkLink:
-        whole = b"DS4D" + (3).to_bytes(4, "big") + seen.size.to_bytes(4, "big")
-        values = dict(read(WORK, whole + bytes(seen.body), dialect="upstream").values)
+    def _asked(self, seen: Seen) -> WorkLink | None:
+        """Return what awaits the RESULT of a WORK; None where it cannot be read."""
+        reading = read_body(WORK, seen.body, dialect="upstream")
+        if not reading.whole:
+            return None
         link = WorkLink(self.facts.model)
-        words = {**values, "hidden": b"", "route_blob": b""}
+        words = {**reading.values, "hidden": b"", "route_blob": b""}
         link.work(words, 0.0)
         return link
 
@@ -283,9 +288,7 @@ class CoordinatorTarget(Target):
             return Effect("silent accept", what, "", clause), word
         return None, "closed" if word == "closed" else "refused"
 
-    def _after_result(
-        self, wire: Wire, link: WorkLink, state: str
-    ) -> tuple[Effect | None, str]:
+    def _after_result(self, wire: Wire, state: str) -> tuple[Effect | None, str]:
         """Judge what follows a RESULT."""
         word, _, clause = state.partition(" ")
         if word == "waiting":
@@ -298,7 +301,6 @@ class CoordinatorTarget(Target):
         if word == "lost" and seen is not None and seen.name == "WORK":
             what = "goes on with a worker whose RESULT ends the connection"
             return Effect("silent accept", what, str(seen), clause), word
-        del link
         return None, word
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from ds4proto.link.ds4d_frames import FIXED, HEADER_SIZE, unpack_header
+from ds4proto.peer import SocketChannel
 from ds4proto.schema.ds4d_common import MAGIC
 from ds4proto.schema.ds4d_hello import ERROR, HELLO
 from ds4proto.schema.ds4d_result import RESULT
@@ -98,6 +101,13 @@ class Wire:
         self.ended: Ended = ""
         self.closed = False
 
+    @classmethod
+    def of(cls, channel: SocketChannel) -> Self:
+        """Return a connection of the library as a raw one."""
+        sock = socket.socket(fileno=os.dup(channel.fileno()))
+        channel.close()
+        return cls(sock)
+
     @property
     def usable(self) -> bool:
         """Whether neither side has ended it, as far as is known."""
@@ -145,6 +155,13 @@ class Wire:
                 return None
             if not self._more(deadline):
                 return None
+
+    def frames(self, deadline: float) -> Iterator[Seen]:
+        """Yield frames until none comes, however fast more of them do."""
+        while (seen := self.frame(deadline)) is not None:
+            yield seen
+            if monotonic() >= deadline:
+                return
 
     def _whole(self) -> Seen | None:
         buffer = self._buffer

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import Any, Final
 
+from ds4proto.link.ds4d_frames import FIXED, RESULT_PART
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_hello import HELLO
-from ds4proto.schema.registry import read
+from ds4proto.schema.ds4d_result import LOGITS
+from ds4proto.schema.ds4d_snapshot import SNAPSHOT_CHUNK
+from ds4proto.schema.registry import read_body
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.facts import Facts, candidates
 from ds4proto_fuzz.ds4d.frames import POOL, Frames
@@ -21,20 +23,14 @@ from ds4proto_fuzz.target import Outcome, Settings, Target, phases
 
 __all__ = ["WorkerTarget"]
 
-_HEADER: Final = HELLO.header_size
 _DYING: Final = 0.3
 _STAYS: Final = "stays open"
 _PIECES: Final = 24
 """Pieces of a slow drip; the rest goes out at once."""
+_MOST_SHARD: Final = 1 << 16
+"""Bytes of a shard that cases may repeat."""
 _MOMENT: Final = 0.25
 """Seconds that memory which is taken late may take to show, where certainty counts."""
-
-
-def raw(channel: Any) -> Wire:
-    """Return a connection of the library as a raw one."""
-    sock = socket.socket(fileno=os.dup(channel.fileno()))
-    channel.close()
-    return Wire(sock)
 
 
 class WorkerTarget(Target):
@@ -86,7 +82,7 @@ class WorkerTarget(Target):
 
     def _learn(self, answer: Seen) -> None:
         words = answer.words
-        if words.get("result_kind") == 2:
+        if words.get("result_kind") == LOGITS:
             self.facts.vocab = words["payload_bytes"] // 4
         self._known_answer = self._content(answer)
         frames = Frames(self.facts)
@@ -103,18 +99,20 @@ class WorkerTarget(Target):
         self._ask(frames.work(POOL[0], (1, 2), ack=True))
         wire = self._wire("data")
         wire.send(frames.save(POOL[0], (1, 2)), self._soon())
-        found = b""
-        while (seen := wire.frame(self._soon())) is not None:
+        found = bytearray()
+        for seen in wire.frames(self._soon()):
             if seen.name == "SNAPSHOT_CHUNK":
-                found += bytes(seen.body[12:])
+                found += seen.body[FIXED[SNAPSHOT_CHUNK].size :]
             elif seen.refuses or seen.name == "SNAPSHOT_DONE":
                 break
-        return found if len(found) <= 1 << 16 else b""
+            if len(found) > _MOST_SHARD:
+                return b""
+        return bytes(found)
 
     @staticmethod
     def _content(answer: Seen) -> bytes:
         words = answer.words
-        return bytes(answer.body[40 + words.get("telemetry_bytes", 0) :])
+        return bytes(answer.body[RESULT_PART.size + words.get("telemetry_bytes", 0) :])
 
     def _control(self, patience: float) -> Wire:
         """Return the control connection, a new one where the last has ended."""
@@ -129,7 +127,7 @@ class WorkerTarget(Target):
             "control", fresh=True, deadline=self._soon(patience)
         )
         self._host = channel.remote[0]
-        wire = self._wires["control"] = raw(channel)
+        wire = self._wires["control"] = Wire.of(channel)
         seen = wire.frame(self._soon(patience))
         if seen is None or seen.name != "HELLO":
             raise PeerLost(
@@ -143,9 +141,16 @@ class WorkerTarget(Target):
         return wire
 
     def _hello(self, seen: Seen) -> None:
-        head = b"DS4D" + (1).to_bytes(4, "big") + seen.size.to_bytes(4, "big")
-        values = read(HELLO, head + bytes(seen.body), dialect="upstream").values
-        found = Facts.of_hello(values)
+        reading = read_body(HELLO, seen.body, dialect="upstream")
+        if not reading.whole:
+            raise PeerLost(
+                "closed",
+                phase="connected, waiting for HELLO",
+                address=self.settings.peer,
+                reason=f"found a HELLO that ends early: {reading.problems[0]}",
+                output=self.output(),
+            )
+        found = Facts.of_hello(reading.values)
         found.hidden_values, found.vocab = self.facts.hidden_values, self.facts.vocab
         found.shard = self.facts.shard
         if self._cases is not None and found.port != self.facts.port:
@@ -334,15 +339,14 @@ class WorkerTarget(Target):
                 return seen, wire.ended or "silence"
             seen.append(found)
             if not found.refuses and found.name == "SNAPSHOT_BEGIN":
-                while (more := wire.frame(until)) is not None:
+                for more in wire.frames(until):
                     if more.name != "SNAPSHOT_CHUNK":
                         break
-                if more is None:
+                else:
                     return seen, wire.ended or "silence"
         if not due.closed:
             return seen, ""
-        while (more := wire.frame(until)) is not None:
-            seen.append(more)
+        seen += wire.frames(until)
         return seen, wire.ended or "silence"
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ds4proto.peer import Role
 
 __all__ = ["ROLES", "spec_of", "table_of"]
 
-ROLES: Final = ("worker", "coordinator", "tp-worker", "tp-leader")
+ROLES: Final[tuple[Role, ...]] = ("worker", "coordinator", "tp-worker", "tp-leader")
 
 
 def table_of(role: str) -> dict[str, Any]:

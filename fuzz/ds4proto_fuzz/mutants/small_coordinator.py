@@ -17,6 +17,7 @@ from ds4proto.link.ds4d_events import (
     ResultReceived,
     Transmit,
 )
+from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.link.ds4d_registration import Expected, Registration
 from ds4proto.link.ds4d_work_link import WorkLink
 from ds4proto.schema.declare import offsets_of
@@ -132,8 +133,8 @@ class Reserves(SmallCoordinator):
 
     def received(self, hop: _Hop, data: bytes) -> bytes:
         """Reserve it."""
-        if isinstance(hop.machine, WorkLink) and len(data) >= 12:
-            hop.body = bytearray(int.from_bytes(data[8:12], "big"))
+        if isinstance(hop.machine, WorkLink) and len(data) >= HEADER_SIZE:
+            hop.body = bytearray(unpack_header(data)[2])
         return data
 
 
@@ -162,7 +163,7 @@ class WaitsForHello(SmallCoordinator):
         """Wait for the rest."""
         hop.sock.settimeout(None)
         while isinstance(hop.machine, Registration) and (
-            len(data) < 12 or len(data) < 12 + int.from_bytes(data[8:12], "big")
+            len(data) < HEADER_SIZE or len(data) < HEADER_SIZE + unpack_header(data)[2]
         ):
             more = hop.sock.recv(1 << 16)
             if not more:

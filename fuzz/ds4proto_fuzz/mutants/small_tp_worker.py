@@ -17,11 +17,13 @@ from ds4proto.link.ds4t_identity import Identity, TpSettings
 from ds4proto.link.ds4t_texts import PairFailed, TpRole
 from ds4proto.link.ds4t_worker import WorkerControl
 from ds4proto.link.events import Violation
+from ds4proto.schema.ds4t_common import HEADER
+from ds4proto.schema.fast import struct_of
 
 __all__ = ["IDENTITY", "TP_WORKERS", "settings_of"]
 
 IDENTITY: Final = Identity(86720111488, 0, 2, 16, 32, 2, 0, 1, 4)
-_HEADER: Final = 12
+_HEADER: Final = struct_of(HEADER, "v14")
 
 
 def settings_of(role: TpRole, identity: Identity) -> TpSettings:
@@ -101,9 +103,13 @@ class ReservesPayload(SmallTpWorker):
 
     def received(self, control: socket.socket, data: bytes) -> bytes:
         """Reserve it, then wait for all of it."""
-        size = int.from_bytes(data[8:_HEADER], "little")
-        body = bytearray(size)
-        while len(data) < _HEADER + len(body):
+        while len(data) < _HEADER.size:
+            more = control.recv(1 << 16)
+            if not more:
+                return data
+            data += more
+        body = bytearray(_HEADER.unpack_from(data)[2])
+        while len(data) < _HEADER.size + len(body):
             more = control.recv(1 << 16)
             if not more:
                 break

@@ -30,12 +30,16 @@ from ds4proto.link.ds4d_worker_events import (
     ShardSaved,
     WorkEvaluated,
 )
+from ds4proto.schema.ds4d_common import HEADER, MAGIC
+from ds4proto.schema.fast import struct_of
 
 __all__ = ["Connection", "SmallWorker"]
 
 MODEL: Final = ModelFacts(0, "Toy V4", 8, 64, 256, 256)
+_HEAD: Final = struct_of(HEADER, "upstream")
 SHARD: Final = b"SHRD" + bytes(124)
 _TICK: Final = 0.2
+MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 
 
 @dataclass(eq=False, slots=True)
@@ -174,11 +178,11 @@ class SmallWorker:
         raw += data
         while not connection.machine.closed:
             if len(raw) < HEADER_SIZE:
-                if raw and bytes(raw[:4]) != b"DS4D"[: len(raw)]:
+                if raw and bytes(raw[:4]) != MAGIC_BYTES[: len(raw)]:
                     self._feed(connection, bytes(raw))
                 break
             magic, code, size = unpack_header(raw)
-            if magic != 0x44533444 or size > 1 << 26:
+            if magic != MAGIC or size > 1 << 26:
                 self.on_header(connection, code, size)
                 self._feed(connection, bytes(raw))
                 raw.clear()
@@ -188,14 +192,13 @@ class SmallWorker:
                 self.on_header(connection, code, size)
             if len(raw) < HEADER_SIZE + size:
                 break
-            head = bytes(raw[:HEADER_SIZE])
             body = self.on_frame(
                 connection, code, bytes(raw[HEADER_SIZE : HEADER_SIZE + size])
             )
             del raw[: HEADER_SIZE + size]
             connection.announced = False
             if body is not None:
-                self._feed(connection, head[:8] + struct.pack(">I", len(body)) + body)
+                self._feed(connection, _HEAD.pack(magic, code, len(body)) + body)
 
     def _feed(self, connection: Connection, data: bytes) -> None:
         if not connection.machine.closed:

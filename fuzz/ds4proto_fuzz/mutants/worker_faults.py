@@ -8,16 +8,33 @@ import struct
 from typing import Any, ClassVar, Final
 
 from ds4proto.link import ds4d_work_checks, ds4d_worker_queue
-from ds4proto.link.ds4d_frames import RESULT_PART, WORK_PART
+from ds4proto.link.ds4d_frames import (
+    CODE,
+    FIXED,
+    HEADER_SIZE,
+    RESULT_PART,
+    WORK_PART,
+    unpack_header,
+)
 from ds4proto.link.ds4d_worker_events import EvaluateWork
+from ds4proto.schema.ds4d_result import RESULT
+from ds4proto.schema.ds4d_snapshot import (
+    SNAPSHOT_CHUNK,
+    SNAPSHOT_DONE,
+    SNAPSHOT_LOAD_BEGIN,
+)
+from ds4proto.schema.ds4d_work import WORK
 from ds4proto_fuzz.mutants.fault import Fault
-from ds4proto_fuzz.mutants.small_worker import Connection
+from ds4proto_fuzz.mutants.small_worker import MAGIC_BYTES, Connection
 from ds4proto_fuzz.mutants.worker_memory import KEEPERS
 
 __all__ = ["WORKERS"]
 
-_WORK, _RESULT, _SAVE, _CHUNK, _DONE, _LOAD = 3, 4, 5, 7, 8, 9
-_HEADER = 12
+_WORK, _RESULT, _CHUNK, _DONE, _LOAD = map(
+    CODE.__getitem__,
+    (WORK, RESULT, SNAPSHOT_CHUNK, SNAPSHOT_DONE, SNAPSHOT_LOAD_BEGIN),
+)
+_DONE_PART: Final = FIXED[SNAPSHOT_DONE]
 
 
 class Sound(Fault):
@@ -34,7 +51,7 @@ class HangsOnPartial(Fault):
         """Wait for the body, and for nothing else."""
         del code
         connection.sock.settimeout(None)
-        while len(connection.raw) < _HEADER + min(size, 1 << 26):
+        while len(connection.raw) < HEADER_SIZE + min(size, 1 << 26):
             data = connection.sock.recv(1 << 16)
             if not data:
                 break
@@ -90,7 +107,8 @@ class DesyncAfterLoad(Fault):
 
     def out(self, connection: Connection, frame: bytes) -> bytes:
         """Note a refusal."""
-        if frame[7] == _DONE and frame[_HEADER + 11]:
+        done = unpack_header(frame)[1] == _DONE
+        if done and _DONE_PART.read(frame, HEADER_SIZE)["status"]:
             connection.memory["refused"] = True
         return frame
 
@@ -167,8 +185,8 @@ class IgnoresMagic(Fault):
     kind = "silent accept"
 
     def _bytes(self, connection: Connection, data: bytes) -> None:
-        if data[:4] != b"DS4D" and not connection.raw:
-            at = data.find(b"DS4D")
+        if not data.startswith(MAGIC_BYTES) and not connection.raw:
+            at = data.find(MAGIC_BYTES)
             data = data[at:] if at >= 0 else b""
         super()._bytes(connection, data)
 
@@ -181,14 +199,15 @@ class WrongAfterRefusal(Fault):
 
     def out(self, connection: Connection, frame: bytes) -> bytes:
         """Take the wrong id."""
-        if frame[7] != _RESULT:
+        if unpack_header(frame)[1] != _RESULT:
             return frame
-        words = RESULT_PART.read(frame, _HEADER)
+        words = RESULT_PART.read(frame, HEADER_SIZE)
         before = connection.memory.pop("refused", None)
         if words["status"]:
             connection.memory["refused"] = words["request"]
         elif before is not None:
-            return frame[:_HEADER] + struct.pack(">Q", before) + frame[_HEADER + 8 :]
+            part = RESULT_PART.build({**words, "request": before})
+            return frame[:HEADER_SIZE] + part + frame[HEADER_SIZE + len(part) :]
         return frame
 
 
@@ -243,7 +262,7 @@ class EmptyChunk(Fault):
 
     def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
         """Loop."""
-        while code == _CHUNK and len(body) <= _HEADER:
+        while code == _CHUNK and len(body) <= FIXED[SNAPSHOT_CHUNK].size:
             connection.sock.settimeout(None)
             if not connection.sock.recv(1):
                 break
@@ -258,10 +277,10 @@ class ReusedRequest(Fault):
 
     def out(self, connection: Connection, frame: bytes) -> bytes:
         """Look it up."""
-        if frame[7] != _RESULT:
+        if unpack_header(frame)[1] != _RESULT:
             return frame
         known = connection.memory.setdefault("answers", {})
-        request = RESULT_PART.read(frame, _HEADER)["request"]
+        request = RESULT_PART.read(frame, HEADER_SIZE)["request"]
         found: bytes = known.setdefault(request, frame)
         return found
 

@@ -7,16 +7,24 @@ import tempfile
 import threading
 from typing import Any, Final
 
-from ds4proto.link.ds4d_frames import RESULT_PART
+from ds4proto.link.ds4d_frames import (
+    CODE,
+    FIXED,
+    HEADER_SIZE,
+    RESULT_PART,
+    unpack_header,
+)
 from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.link.ds4d_worker_events import EvaluateWork
+from ds4proto.schema.ds4d_result import RESULT
+from ds4proto.schema.ds4d_snapshot import SNAPSHOT_LOAD_BEGIN
 from ds4proto_fuzz.mutants.fault import Fault
 from ds4proto_fuzz.mutants.small_worker import Connection
 
 __all__ = ["KEEPERS"]
 
-_RESULT, _LOAD = 4, 9
-_HEADER = 12
+_RESULT, _LOAD = CODE[RESULT], CODE[SNAPSHOT_LOAD_BEGIN]
+_LOAD_PART: Final = FIXED[SNAPSHOT_LOAD_BEGIN]
 
 
 class Allocates(Fault):
@@ -39,8 +47,9 @@ class AllocatesTokens(Fault):
 
     def on_frame(self, connection: Connection, code: int, body: bytes) -> bytes | None:
         """Reserve them."""
-        if code == _LOAD and len(body) >= 60:
-            connection.memory["tokens"] = bytearray(int.from_bytes(body[28:32], "big"))
+        if code == _LOAD and len(body) >= _LOAD_PART.size:
+            count = _LOAD_PART.read(body)["token_count"]
+            connection.memory["tokens"] = bytearray(count)
         return body
 
 
@@ -99,7 +108,8 @@ class LeaksRefused(Fault):
     def out(self, connection: Connection, frame: bytes) -> bytes:
         """Keep it."""
         del connection
-        if frame[7] == _RESULT and RESULT_PART.read(frame, _HEADER)["status"]:
+        result = unpack_header(frame)[1] == _RESULT
+        if result and RESULT_PART.read(frame, HEADER_SIZE)["status"]:
             self._kept.append(os.urandom(64 << 10))
         return frame
 

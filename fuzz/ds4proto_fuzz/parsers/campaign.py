@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Final
 
 from ds4proto.errors import WrongUsage
@@ -29,7 +30,7 @@ MOST_FINDINGS: Final = 20
 UNIT_SECONDS: Final = 30
 RSS_MIB: Final = 2048
 GRACE_SECONDS: Final = 120
-"""For starting, instrumenting and a last slow input, before a process is ended."""
+"""For starting, instrumenting and a last slow input; then a process is ended."""
 _STATUS: Final = re.compile(
     r"#(?P<runs>\d+)\s+\w+\s+cov: (?P<cov>\d+) ft: (?P<ft>\d+) corp: (?P<corp>\d+)/\S+"
     r"(?: .*?exec/s: (?P<rate>\d+))?(?: rss: (?P<rss>\d+)Mb)?"
@@ -215,6 +216,10 @@ def _turn(
         errors="replace",
     )
     assert process.stdout is not None
+    # ends a process that stands still without a word, which no line would show
+    watchdog = Timer(seconds + GRACE_SECONDS, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
     try:
         for line in process.stdout:
             log = [*log[-400:], line.rstrip("\n")]
@@ -223,8 +228,9 @@ def _turn(
                 begun = begun or time.monotonic()
                 last = status
                 told(name, status, outcome)
-        code = process.wait(GRACE_SECONDS)
+        code = process.wait()
     finally:
+        watchdog.cancel()
         if process.poll() is None:
             process.kill()
             process.wait()

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ds4proto.link.framing import Framer
 from ds4proto.schema.declare import FrameSpec
@@ -135,8 +135,10 @@ def _framed(spec: FrameSpec, dialect: str, frame: bytes) -> None:
     """Frame the bytes at once and one by one."""
     told = []
     for step in (len(frame) or 1, 1):
-        protocol = "DS4D" if spec.protocol == "DS4D" else "DS4T"
-        framer = Framer(protocol, dialect=dialect, auto_resync=True)  # type: ignore[arg-type]
+        protocol: Literal["DS4D", "DS4T"] = (
+            "DS4D" if spec.protocol == "DS4D" else "DS4T"
+        )
+        framer = Framer(protocol, dialect=dialect, auto_resync=True)
         events = [
             event
             for at in range(0, len(frame), step)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
 from ds4proto.link.plan import PlanOptions, chunk_gates, plan_sync
 from ds4proto.link.schedule import Schedule
-from ds4proto.schema.declare import FrameSpec, offsets_of
+from ds4proto.schema.declare import FrameSpec, fields_of, offsets_of
 from ds4proto.schema.ds4t_common import DS4B_MAGIC
 from ds4proto.schema.ds4t_gates import BULK_TAG
 from ds4proto.schema.ds4t_hello import HELLO
+from ds4proto.schema.fast import struct_of
 from ds4proto.schema.registry import frame, to_bytes
-from ds4proto_fuzz.case import Case, Step, rng_of
+from ds4proto_fuzz.case import Case, Step, Then, rng_of
 from ds4proto_fuzz.mutate import mutate
 from ds4proto_fuzz.tp.wire import HEADER
 
 __all__ = ["GATE", "STATES", "LeaderCases", "WorkerCases", "first_gate"]
 
-GATE: Final = struct.Struct("<IHHQ")
+_BULK: Final = frame("DS4B.GATE_BULK", dialect="v14")
+GATE: Final = struct_of(_BULK.body, "v14")
 PROMPT: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 STATES: Final = {
     "hello": "the peer has said its hello, ours is due",
@@ -63,8 +64,8 @@ class _Ranks:
     def hello_attack(self, rng: Random) -> tuple[str, list[Step]]:
         """Return a hello that is not valid."""
         family, found = mutate(rng, HELLO, self.dialect, self.own)
-        then = "half-close" if rng.random() < 0.2 else ""
-        step = Step("control", "HELLO", found.data, found.how, self.own, then)  # type: ignore[arg-type]
+        then: Then = "half-close" if rng.random() < 0.2 else ""
+        step = Step("control", "HELLO", found.data, found.how, self.own, then)
         return family, [step]
 
 
@@ -164,12 +165,13 @@ class WorkerCases(_Ranks):
         sound = GATE.pack(DS4B_MAGIC, layer, BULK_TAG, 1) + bytes(size)
         kind = rng.choice(("header", "floats", "cut", "bits", "sound"))
         data = bytearray(sound)
-        then = ""
+        then: Then = ""
         if kind == "header":
-            at, form = rng.choice(((0, "<I"), (4, "<H"), (6, "<H"), (8, "<Q")))
-            (old,) = struct.unpack_from(form, data, at)
-            new = old + rng.choice((1, -1, 2, 1 << 15)) & 0xFFFF
-            struct.pack_into(form, data, at, new)
+            field = rng.choice(fields_of(_BULK.body, "v14"))
+            at = offsets_of(_BULK.body, "v14")[field.path]
+            old = int.from_bytes(data[at : at + field.size], "little")
+            new = (old + rng.choice((1, -1, 2, 1 << 15))) & 0xFFFF
+            data[at : at + field.size] = new.to_bytes(field.size, "little")
         elif kind == "floats":
             wire = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff"))
             data[GATE.size : GATE.size + 4] = wire
@@ -179,7 +181,7 @@ class WorkerCases(_Ranks):
         elif kind == "bits":
             data[rng.randrange(GATE.size)] ^= 1 << rng.randrange(8)
         how = "" if kind == "sound" else kind
-        steps.append(Step("data", "gate", bytes(data), how, sound, then))  # type: ignore[arg-type]
+        steps.append(Step("data", "gate", bytes(data), how, sound, then))
         return f"gate {kind}", steps
 
 
@@ -208,9 +210,9 @@ class LeaderCases(_Ranks):
             step = Step("control", "COMMAND_ACK", found.data, found.how, sound,
                         copy=(copy,) if kept else ())  # fmt: skip
             return Case(seed, index, state, family, (hello, step))
-        then = "drip" if roll < 0.92 else "half-close"
+        then: Then = "drip" if roll < 0.92 else "half-close"
         data = sound if then == "drip" else sound[: rng.randrange(1, len(sound))]
-        step = Step("control", "COMMAND_ACK", data, then, sound, then, copy=(copy,))  # type: ignore[arg-type]
+        step = Step("control", "COMMAND_ACK", data, then, sound, then, copy=(copy,))
         return Case(seed, index, state, then, (hello, step))
 
 

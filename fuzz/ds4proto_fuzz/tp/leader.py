@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from ds4proto.link import ds4t_events as say
 from ds4proto.link.ds4t_leader import LeaderControl
@@ -13,7 +13,7 @@ from ds4proto.peer import PeerLost
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.wire import Seen
 from ds4proto_fuzz.effect import Effect
-from ds4proto_fuzz.target import Outcome
+from ds4proto_fuzz.target import Outcome, Settings
 from ds4proto_fuzz.tp.cases import LEADER_STATES as STATES
 from ds4proto_fuzz.tp.cases import LeaderCases
 from ds4proto_fuzz.tp.pair import PairTarget, hello_verdict
@@ -29,7 +29,7 @@ class TpLeaderTarget(PairTarget):
 
     ours = "tp-worker"
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._cases: LeaderCases | None = None
 
@@ -88,6 +88,9 @@ class TpLeaderTarget(PairTarget):
         asked = self.control.frame(self._soon(2 * self.patience))
         if asked is None or asked.name != "SESSION_CREATE":
             return None, "agreed"  # this leader begins otherwise
+        if not asked.words:
+            what = "a SESSION_CREATE that ends early"
+            return Effect("wrong answer", what, str(asked)), "agreed"
         return self._answered(rest[0], asked, turn)
 
     def _hello(self, step: Step, turn: int) -> tuple[Effect | None, str]:

@@ -12,7 +12,7 @@ from ds4proto.link.plan import GLM_MODELS
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4t_common import DS4T_MAGIC
 from ds4proto.schema.ds4t_hello import HELLO, ROLE_CODES
-from ds4proto.schema.registry import frame, read_body, to_bytes
+from ds4proto.schema.registry import frames, read_body, to_bytes
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.target import Settings, Target
 from ds4proto_fuzz.tp.wire import TpWire
@@ -68,9 +68,10 @@ class PairTarget(Target):
         if not fits:
             raise self._not_met(f"a hello of {len(head)} bytes")
         self.dialect = wire.dialect = fits[0]
-        spec = frame("DS4T.HELLO", dialect=self.dialect)
+        if "COMMAND_ACK" not in {f.name for f in frames("DS4T", dialect=self.dialect)}:
+            raise self._not_met(f"a hello of {self.dialect}, which has no sessions")
         self.hello = dict(
-            read_body(spec, memoryview(head), dialect=self.dialect).values
+            read_body(HELLO, memoryview(head), dialect=self.dialect).values
         )
 
     def _not_met(self, reason: str) -> PeerLost:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from ds4proto.schema.ds4t_common import DS4T_MAGIC
+from ds4proto.schema.ds4t_common import HEADER as LAYOUT
+from ds4proto.schema.fast import struct_of
 from ds4proto.schema.registry import frame_of_code, read
 from ds4proto_fuzz.ds4d.wire import MAX_FRAME, Seen, Wire
 
-__all__ = ["HEADER", "TpWire"]
+__all__ = ["HEADER", "TpWire", "control_frame"]
 
-HEADER: Final = struct.Struct("<III")
+HEADER: Final = struct_of(LAYOUT, "v14")
+
+
+def control_frame(whole: bytes, dialect: str) -> Seen:
+    """Return what a whole control frame says."""
+    _, code, size = HEADER.unpack_from(whole)
+    body = memoryview(whole)[HEADER.size :]
+    spec = frame_of_code("DS4T", code, dialect=dialect)
+    if spec is None:
+        return Seen(f"type {code}", size, {}, body)
+    reading = read(spec, whole, dialect=dialect)
+    return Seen(spec.name, size, dict(reading.values) if reading.whole else {}, body)
 
 
 class TpWire(Wire):
@@ -32,7 +44,7 @@ class TpWire(Wire):
         buffer = self._buffer
         if len(buffer) < HEADER.size:
             return None
-        magic, code, size = HEADER.unpack_from(buffer)
+        magic, _, size = HEADER.unpack_from(buffer)
         if magic != DS4T_MAGIC or size > MAX_FRAME:
             self.ended = "garbage"
             return None
@@ -40,8 +52,4 @@ class TpWire(Wire):
             return None
         whole = bytes(buffer[: HEADER.size + size])
         del buffer[: HEADER.size + size]
-        spec = frame_of_code("DS4T", code, dialect=self.dialect)
-        if spec is None:
-            return Seen(f"type {code}", size, {}, memoryview(whole)[HEADER.size :])
-        values = dict(read(spec, whole, dialect=self.dialect).values)
-        return Seen(spec.name, size, values, memoryview(whole)[HEADER.size :])
+        return control_frame(whole, self.dialect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from ds4proto.link import ds4t_events as say
@@ -10,13 +11,14 @@ from ds4proto.link.ds4t_texts import PairFailed
 from ds4proto.link.ds4t_worker import WorkerControl
 from ds4proto.link.events import Violation
 from ds4proto.peer import PeerLost
+from ds4proto.schema.problem import Buf
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.wire import Seen
 from ds4proto_fuzz.effect import Effect
-from ds4proto_fuzz.target import Outcome
+from ds4proto_fuzz.target import Outcome, Settings
 from ds4proto_fuzz.tp.cases import GATE, STATES, WorkerCases
 from ds4proto_fuzz.tp.pair import PairTarget, hello_verdict
-from ds4proto_fuzz.tp.wire import TpWire
+from ds4proto_fuzz.tp.wire import TpWire, control_frame
 
 __all__ = ["STATES", "TpWorkerTarget"]
 
@@ -31,7 +33,7 @@ class TpWorkerTarget(PairTarget):
 
     ours = "tp-leader"
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._cases: WorkerCases | None = None
         self._machine: WorkerControl | None = None
@@ -46,7 +48,7 @@ class TpWorkerTarget(PairTarget):
         channel = self.session.channel(
             "control", fresh=True, deadline=self._soon(self.settings.connect)
         )
-        self.control = _raw(channel)
+        self.control = TpWire.of(channel)
         self.data = self._machine = None
         self.read_hello(self.control)
 
@@ -72,7 +74,7 @@ class TpWorkerTarget(PairTarget):
             channel = self.session.accept(deadline=self._soon(patience), data=False)
         except PeerLost:
             return False
-        self.data = _raw(channel)
+        self.data = TpWire.of(channel)
         self._machine = WorkerControl(self.rank("tp-worker"))
         return True
 
@@ -146,7 +148,7 @@ class TpWorkerTarget(PairTarget):
         if step.then == "half-close":
             wire.half_close()
             machine.receive_data(None, 0.0)
-        acks, end, runs = _due(machine)
+        acks, end, runs = _due(machine, self.dialect)
         for wanted in acks:
             effect = self._ack(wanted)
             if effect is not None:
@@ -205,7 +207,9 @@ class TpWorkerTarget(PairTarget):
         return self.control.frame(self._soon(_GLANCE)) is not None
 
 
-def _due(machine: WorkerControl) -> tuple[list[tuple[int, int]], str | None, bool]:
+def _due(
+    machine: WorkerControl, dialect: str
+) -> tuple[list[tuple[int, int]], str | None, bool]:
     """Return acks (session, status), the clause of an end, whether an engine runs."""
     acks: list[tuple[int, int]] = []
     end, clause, runs = None, "", False
@@ -216,12 +220,13 @@ def _due(machine: WorkerControl) -> tuple[list[tuple[int, int]], str | None, boo
             if isinstance(event, Violation):
                 clause = event.problem.clause
             elif isinstance(event, Transmit):
-                acks.append(_words(event.buffers))
+                acks.append(_words(event.buffers, dialect))
             elif isinstance(event, say.CreateSession | say.DestroySession):
                 done: Any = say.SessionCreated
                 if isinstance(event, say.DestroySession):
                     done = say.SessionDestroyed
-                acks.append(_words(machine.send(done(event.session_id), 0.0)))
+                frames = machine.send(done(event.session_id), 0.0)
+                acks.append(_words(frames, dialect))
                 again = True
             elif isinstance(event, PairFailed):
                 end = event.problem.clause or clause or "DS4T-CTRL-02"
@@ -232,12 +237,9 @@ def _due(machine: WorkerControl) -> tuple[list[tuple[int, int]], str | None, boo
     return acks, end, runs
 
 
-def _words(buffers: Any) -> tuple[int, int]:
-    data = b"".join(map(bytes, buffers))
-    wire = TpWire.__new__(TpWire)
-    wire._buffer, wire.ended = bytearray(data), ""
-    seen = wire._whole()
-    assert seen is not None
+def _words(buffers: Iterable[Buf], dialect: str) -> tuple[int, int]:
+    """Return session and status of an acknowledgement."""
+    seen = control_frame(b"".join(map(bytes, buffers)), dialect)
     return int(seen.words["session_id"]), int(seen.words["status"])
 
 
@@ -251,12 +253,3 @@ def _judged(seen: Seen, wanted: tuple[int, int]) -> Effect | None:
         text = f"due {wanted[0]}, came {known}"
         return Effect("wrong answer", "another session in the ack", text)
     return None
-
-
-def _raw(channel: Any) -> TpWire:
-    import os
-    import socket
-
-    sock = socket.socket(fileno=os.dup(channel.fileno()))
-    channel.close()
-    return TpWire(sock)

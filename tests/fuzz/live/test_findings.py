@@ -2,6 +2,7 @@
 
 import ast
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ds4proto_fuzz.ds4d.frames import Frames
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.findings import Finding, Store, load
 from ds4proto_fuzz.reached import Reached
+from ds4proto_fuzz.script import script
 
 from ds4proto.errors import WrongUsage
 
@@ -86,6 +88,37 @@ def test_a_folder_without_a_finding_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"peer": []}, "no finding"),
+        ({"peer": {"role": "worker"}}, "spec"),
+        ({"peer": {"role": 1, "spec": "exec:x"}}, "role 1 of the peer"),
+        ({"effect": {"class": "odd"}}, "class 'odd'"),
+    ],
+)
+def test_a_finding_that_says_too_little_is_refused(
+    tmp_path: Path, change: dict[str, object], text: str
+) -> None:
+    (tmp_path / "finding.json").write_text(json.dumps(finding().as_json() | change))
+    with pytest.raises(WrongUsage, match=text):
+        load(tmp_path)
+
+
+def test_the_script_leaves_bytes_alone_that_a_cut_frame_lacks(tmp_path: Path) -> None:
+    """The same bytes as ``Step.copied`` and ``Step.varied`` give."""
+    step = Step("control", "RESULT", b"0123456789", vary=((8, 8), (0, 2)),
+                copy=((4, 8, 0), (2, 2, 1)))  # fmt: skip
+    said = b"abcdefgh"
+    lines = script(finding()).splitlines()
+    start = next(n for n, line in enumerate(lines) if "bytearray.fromhex" in line)
+    end = next(n for n, line in enumerate(lines) if "wire.sendall" in line)
+    for turn in (0, 1):
+        known = {"step": step.as_json(), "turn": turn, "said": said}
+        exec(textwrap.dedent("\n".join(lines[start:end])), known)
+        assert known["data"] == step.copied(step.varied(turn), said)
+
+
 def test_what_was_reached_is_counted_and_drawn(tmp_path: Path) -> None:
     from ds4proto_fuzz.picture import dot, picture
 
@@ -93,7 +126,7 @@ def test_what_was_reached_is_counted_and_drawn(tmp_path: Path) -> None:
     for _ in range(3):
         reached.note("live", "bits", "refused")
     reached.note("live", "cut", "closed")
-    other = Reached(tuple(row) for row in reached.as_json())  # type: ignore[misc]
+    other = Reached((a, b, c, count) for a, b, c, count in reached.as_json())
     other.merge(reached)
     assert other.table() == [("live", "closed", 2, 1), ("live", "refused", 6, 1)]
     states = {"live": "a session", "saving": "nobody was here"}

@@ -113,6 +113,17 @@ def test_without_a_clone_the_way_on_is_told(
         campaign_module.campaign(["gguf"], 1, out=tmp_path)
 
 
+def test_a_target_that_stands_still_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gguf.py").write_text("import time\ntime.sleep(3600)\n")
+    monkeypatch.setattr(campaign_module, "TARGETS", tmp_path)
+    monkeypatch.setattr(campaign_module, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(campaign_module, "find_spec", lambda _name: True)
+    (outcome,) = campaign_module.campaign(["gguf"], 1, out=tmp_path / "out")
+    assert outcome.failed.startswith("ended with status -9")
+
+
 @pytest.mark.parametrize(
     ("line", "status"),
     [
