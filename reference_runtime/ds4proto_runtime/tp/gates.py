@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
+from ds4proto.link.ds4t_gate_state import GateFailed
 from ds4proto.link.ds4t_gates import GateLink
 from ds4proto_runtime.tp.callers import ended
 from ds4proto_runtime.tp.slab import Slab
@@ -18,6 +19,8 @@ LOOK_SECONDS: Final = 0.1
 """Between two looks at deadlines and the control connection while a gate is open."""
 PIECES: Final = 16
 """Reads after which a gate's total deadline is looked at."""
+FINISH_SECONDS: Final = 2.0
+"""For the rest of the own gate once the peer's has been found wrong."""
 _NOW: Final = socket.MSG_DONTWAIT
 
 
@@ -194,7 +197,11 @@ class TcpGates:
         wait = int(self._look * 1000 + 0.999)
         while link.sending:
             link.timeout(monotonic())
-            moved = link.receiving and self._try_receive()
+            try:
+                moved = link.receiving and self._try_receive()
+            except GateFailed:
+                self._finish()
+                raise
             before = link.sending
             moved = self._try_send() or moved
             if moved or not before:
@@ -202,6 +209,17 @@ class TcpGates:
             poller = self._both if link.receiving else self._writing
             if not poller.poll(wait):
                 self._look_around()
+
+    def _finish(self) -> None:
+        """Send what is left: the peer has to judge a whole gate (DS4T-GATE-25)."""
+        link, end = self._link, monotonic() + FINISH_SECONDS
+        while link.sending and (left := end - monotonic()) > 0:
+            try:
+                link.sent(self._send(link.send_views, (), _NOW), monotonic())
+            except BlockingIOError:
+                self._writing.poll(int(left * 1000) + 1)
+            except OSError:
+                return
 
     def _broken(self, error: OSError) -> None:
         why = error.strerror or str(error)

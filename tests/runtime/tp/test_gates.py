@@ -127,6 +127,32 @@ def test_a_bulk_gate_of_4_mib_does_not_block_with_208_kib_buffers() -> None:
     assert (back[1] == 1).all()
 
 
+def test_a_wrong_header_does_not_cut_the_own_bulk_gate() -> None:
+    """The peer gets header and payload whole, whatever it sent (DS4T-GATE-25)."""
+    size = 4 << 20
+    own = np.full(size // 4, 1, np.float32)
+    back = np.zeros(size // 4, np.float32)
+    came = bytearray()
+    with _two(buffers=208 << 10) as (a, b, _):
+        data = b._data
+
+        def peer() -> None:
+            data.settimeout(PATIENCE)
+            data.sendall(bytes(64))
+            while len(came) < size + 16:
+                piece = data.recv(1 << 20)
+                if not piece:
+                    return
+                came.extend(piece)
+
+        thread = _aside(peer)
+        with pytest.raises(GateFailed):
+            a.bulk(0, *(memoryview(x.data).cast("B") for x in (own, back)))
+        _join(thread)
+    assert len(came) == size + 16
+    assert came[16:] == own.tobytes()
+
+
 def test_silence_ends_a_gate_at_the_idle_limit() -> None:
     with (
         _two(GateLimits(idle=0.2, total=20.0)) as (a, _, _),
