@@ -18,6 +18,7 @@ from ds4proto.schema.ds4t_gates import ATTN, FFN
 from ds4proto.schema.slab import slab_size
 
 __all__ = [
+    "MOST_LINE",
     "GateLine",
     "KnownSchedule",
     "LogLine",
@@ -34,7 +35,8 @@ Kind = Literal[
 MOST_LINE: Final = 8192
 """Characters of a line that are looked at."""
 
-_N: Final = r"(\d+)"
+_N: Final = r"(\d{1,20})"
+"""A number of at most 64 bits; of more digits it is none."""
 _FORMS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
     ("gate-timeout", re.compile(
         rf"timeout waiting gate seq {_N}(?: \(recv_done {_N}\))?")),

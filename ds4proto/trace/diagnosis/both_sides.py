@@ -16,7 +16,7 @@ from ds4proto.link.schedule import Schedule
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.check import up_to_damage
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
-from ds4proto.trace.diagnosis.spread import Spread, ms
+from ds4proto.trace.diagnosis.spread import Spread, milli, ms
 from ds4proto.trace.diagnosis.tp_gates import PairRun, gate_name, place_of
 from ds4proto.trace.rows import FrameRow
 
@@ -220,8 +220,8 @@ def _link(found: Aligned, sides: tuple[str, str]) -> Iterator[Finding]:
         f"{sides[1]} at the worker's): the link takes {ms(trip.median)} there and back "
         f"(median; {ms(trip.quantile(0.99))} at 99 %, {ms(trip.low)} at best), without "
         "trusting either clock",
-        {"gates": found.gates, "trip_p50_ms": _milli(trip.median),
-         "trip_p99_ms": _milli(trip.quantile(0.99)), "trip_least_ms": _milli(trip.low)},
+        {"gates": found.gates, "trip_p50_ms": milli(trip.median),
+         "trip_p99_ms": milli(trip.quantile(0.99)), "trip_least_ms": milli(trip.low)},
         _shown(found, sides),
         "the link is slow: a direct cable, or RDMA" if slow else "",
     )  # fmt: skip
@@ -249,8 +249,8 @@ def _ranks(found: Aligned, sides: tuple[str, str]) -> Iterator[Finding]:
         f"the {rank} is the later one in {spread.count} of {found.gates} gates, by "
         f"{ms(spread.median)} (median; {ms(spread.quantile(0.99))} at 99 %), the link "
         f"taken out: {slower}; most in {listed}",
-        {"rank": rank, "gates": spread.count, "late_p50_ms": _milli(spread.median),
-         "late_p99_ms": _milli(spread.quantile(0.99))},
+        {"rank": rank, "gates": spread.count, "late_p50_ms": milli(spread.median),
+         "late_p99_ms": milli(spread.quantile(0.99))},
         _shown(found, sides),
         f"look at the {rank}'s machine: its clock, heat, memory, and share of experts"
         if heavy else "",
@@ -269,7 +269,7 @@ def _clocks(
         f"the clock of {sides[1]} is {ms(abs(offset))} "
         f"{'ahead of' if offset > 0 else 'behind'} that of {sides[0]} (within "
         f"{ms(trip / 2)})",
-        {"offset_ms": _milli(offset), "within_ms": _milli(trip / 2)},
+        {"offset_ms": milli(offset), "within_ms": milli(trip / 2)},
         _shown(found, sides),
         f"ds4proto trace merge --shift 1={-offset:.6f} puts both on one clock",
     )  # fmt: skip
@@ -308,7 +308,3 @@ def _shown(found: Aligned, sides: tuple[str, str]) -> tuple[Evidence, ...]:
     return tuple(
         proof(row, file, text) for row, file in zip(found.shown, sides, strict=True)
     )
-
-
-def _milli(seconds: float) -> float:
-    return round(seconds * 1e3, 3)

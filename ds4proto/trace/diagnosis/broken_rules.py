@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ds4proto.schema.problem import Problem
-from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.hops import Pipelines
@@ -18,8 +18,6 @@ from ds4proto.trace.rows import FrameRow
 __all__ = ["RulesCheck"]
 
 _MOST: Final = 4096
-STALL: Final = 1.0
-"""Seconds without a byte from which a connection stood still before it ended."""
 _TOLD: Final = frozenset({"foreign", "before the first header", "not captured", "gap"})
 _ELSEWHERE: Final = frozenset(
     {"DS4T-HELLO-05", "DS4T-HELLO-03", "DS4T-HELLO-30", "DS4D-RESULT-27"}

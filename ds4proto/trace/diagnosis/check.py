@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.finding import Finding
 from ds4proto.trace.rows import FrameRow
 
-__all__ = ["Check", "Scene", "up_to_damage"]
+__all__ = ["STALL", "Check", "Scene", "is_whole", "up_to_damage"]
+
+STALL: Final = 1.0
+"""Seconds without a byte from which a wait is a stall, and not a pause."""
+_NEEDED: Final = {
+    "DS4D.HELLO": ("layer_start", "layer_end", "n_layers", "has_output"),
+    "DS4D.WORK": (
+        "session", "request", "pos0", "n_tokens", "flags", "layer_start", "layer_end",
+        "route_index",
+    ),
+    "DS4D.RESULT": ("request", "status", "result_kind"),
+    "DS4T.HELLO": ("version", "role"),
+    "DS4T.HASH": ("seq", "hash"),
+    "DS4T.SESSION_CREATE": ("session_id", "ctx_size"),
+}  # fmt: skip
+"""Fields that checks read without asking; a cut capture may lack them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,14 @@ class Check(Protocol):
 
     def findings(self) -> Iterable[Finding]:
         """Answer, once everything has passed."""
+
+
+def is_whole(row: FrameRow) -> bool:
+    """Tell whether a row has the fields that checks rely on.
+
+    Of a frame that a snap length cut off, the capture may hold the header alone.
+    """
+    return all(name in row.fields for name in _NEEDED.get(row.name, ()))
 
 
 def up_to_damage(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:

@@ -13,8 +13,9 @@ from ds4proto.link.schedule import Schedule
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
 from ds4proto.schema.problem import Buf
+from ds4proto.schema.slab import VALUE
 from ds4proto.trace.decoder import CaptureDecoder
-from ds4proto.trace.diagnosis.check import up_to_damage
+from ds4proto.trace.diagnosis.check import is_whole, up_to_damage
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.tp_gates import gate_name, place_of, place_of_seq
 from ds4proto.trace.payload import PayloadSummary, Summarizer, Width
@@ -25,7 +26,6 @@ __all__ = ["Difference", "first_difference", "parting"]
 _WINDOW: Final = 65_536
 _DIGEST: Final = 8
 _MOST_ROWS: Final = 65_536
-_VALUE: Final = 4
 Key = tuple[Any, ...]
 
 
@@ -156,7 +156,9 @@ def parting(
     found : Difference or int
         Of `first_difference`.
     control : Difference, int or None
-        The same for two runs of one side, where there are such.
+        The same for another pair that shares a recording with this one, where there
+        is such: equal if any is, since two equal runs show that a machine repeats
+        itself.
     """
     if isinstance(found, int):
         if found:
@@ -194,7 +196,7 @@ def parting(
     noisy = isinstance(control, Difference) and control.what == "values"
     yield Finding(
         "compare.diverged", "note" if noisy else "warning",
-        "possible" if control is None else "likely",
+        "likely" if noisy or isinstance(control, int) else "possible",
         f"first different values: {found.place}; {found.equal} payloads before it were "
         "equal bit by bit"
         + (". Not discriminating: two runs of one side differ as well "
@@ -212,7 +214,7 @@ def _steps(file: str, n_embd: int) -> Iterator[Step]:
     asked: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
     for row in up_to_damage(CaptureDecoder(file, payload=_look(n_embd))):
         payload = row.payload
-        if not row.is_frame:
+        if not row.is_frame or not is_whole(row):
             continue
         key: Key | None = None
         if row.type == "WORK":
@@ -248,7 +250,7 @@ def _look(
             tokens, size = int(fields["n_tokens"]), int(fields["input_hc_bytes"])
             row = size // tokens if tokens and size % tokens == 0 else 0
         elif spec.name.startswith("GATE"):
-            row = n_embd * _VALUE
+            row = n_embd * VALUE
         return RowLook(path, width, row)
 
     return look

@@ -31,6 +31,7 @@ class ConnectingCheck:
         self._answers: set[tuple[int, str]] = set()
         self._hellos: dict[int, FrameRow] = {}
         self._working: set[int] = set()
+        self._spoke: set[Endpoint] = set()
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
@@ -45,6 +46,7 @@ class ConnectingCheck:
         """Answer by listener, then connection by connection."""
         groups: dict[tuple[Endpoint, str], list[Connection]] = defaultdict(list)
         half: dict[Endpoint, list[Connection]] = defaultdict(list)
+        self._spoke = {c.b for c in self._connections.all.values() if c.frames}
         for held in self._connections.all.values():
             if held.kind == "silent" and not self._data_of_pair(held):
                 for note in _SILENT:
@@ -78,10 +80,9 @@ class ConnectingCheck:
         return bool(self._scene.run_number(held.stream)) or self._known(held.b)
 
     def _known(self, listener: Endpoint) -> bool:
-        return self._scene.decoder.decoder.table.is_listener(listener) or any(
-            held.b == listener and held.frames
-            for held in self._connections.all.values()
-        )
+        """Tell whether a peer of the protocols listens there."""
+        table = self._scene.decoder.decoder.table
+        return listener in self._spoke or table.is_listener(listener)
 
     def _silent(
         self, listener: Endpoint, note: str, group: list[Connection]

@@ -13,7 +13,7 @@ from ds4proto.trace.diagnosis.finding import Finding
 if TYPE_CHECKING:
     from ds4proto.trace.diagnosis.front import Examiner
 
-__all__ = ["cross_findings"]
+__all__ = ["control_of", "cross_findings"]
 
 _MOST: Final = 6
 """Recordings that are compared with each other."""
@@ -39,11 +39,24 @@ def cross_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
             schedule = run.schedule if run is not None else None
             found[i, j] = first_difference(one.file, two.file, n_embd, schedule)
     for (i, j), difference in found.items():
-        control = next(
-            (other for pair, other in found.items() if pair != (i, j) and i in pair),
-            None,
-        )
+        control = control_of(found, (i, j))
         yield from parting((few[i].file, few[j].file), difference, control)
+
+
+def control_of(
+    found: dict[tuple[int, int], Difference | int], pair: tuple[int, int]
+) -> Difference | int | None:
+    """Return what to hold against a difference: an equal pair, else another one.
+
+    Which recordings are of one side nobody says. Two that are equal are as good as
+    that; where none are, no machine repeats itself.
+    """
+    others = [
+        one for key, one in found.items()
+        if key != pair and set(key) & set(pair) and one != 0
+    ]  # fmt: skip
+    equal = (one for one in others if isinstance(one, int))
+    return next(equal, next(iter(others), None))
 
 
 def _kinds(capture: Examiner) -> set[str]:

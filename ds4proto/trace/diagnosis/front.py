@@ -12,7 +12,7 @@ from msgspec.structs import replace as with_fields
 from ds4proto.link.schedule import Schedule
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.broken_rules import RulesCheck
-from ds4proto.trace.diagnosis.check import Check, Scene
+from ds4proto.trace.diagnosis.check import Check, Scene, is_whole
 from ds4proto.trace.diagnosis.connecting import ConnectingCheck
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.cross import cross_findings
@@ -41,18 +41,7 @@ from ds4proto.trace.tcp_events import StreamEvent
 
 __all__ = ["Diagnosis", "Examiner", "diagnose", "examine"]
 
-
 _STDIN: Final = "-"
-_NEEDED: Final = {
-    "DS4D.HELLO": ("layer_start", "layer_end", "n_layers", "has_output"),
-    "DS4D.WORK": (
-        "session", "request", "pos0", "n_tokens", "flags", "layer_start", "layer_end",
-        "route_index",
-    ),
-    "DS4D.RESULT": ("request", "status", "result_kind"),
-    "DS4T.HELLO": ("version", "role"),
-    "DS4T.HASH": ("seq", "hash"),
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -121,9 +110,8 @@ class Examiner:
         """Take the next row."""
         self.frames += row.is_frame
         self.connections.add(row)
-        needed = _NEEDED.get(row.name, ())
-        if any(name not in row.fields for name in needed):
-            return  # the capture holds its header alone
+        if not is_whole(row):
+            return
         for check in self.checks:
             check.add(row)
 

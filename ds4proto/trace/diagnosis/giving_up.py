@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace as with_fields
 
-from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.hops import Pipelines
@@ -18,8 +18,6 @@ __all__ = ["GivingUpCheck"]
 
 SOON: Final = 0.02
 """Seconds within which nobody gives up waiting for an answer."""
-STALL: Final = 1.0
-"""Seconds without a byte, until the capture ends, from which a wait is a stall."""
 
 
 class GivingUpCheck:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.trace.diagnosis.spread import Sizes, Spread
 from ds4proto.trace.rows import FrameRow
 
@@ -69,7 +68,6 @@ class Hop:
     dst: str
     index: int
     layers: tuple[int, int] = (0, 0)
-    first_layer_here: int = 0
     decode: Phase = field(default_factory=Phase)
     prefill: Phase = field(default_factory=Phase)
     open: int = 0
@@ -80,7 +78,6 @@ class Hop:
     hidden_values: int = 0
     hidden_width: str = ""
     result_bytes: int = 0
-    answer_bytes: int = 0
     tokens: int = 0
     by_answer: Sizes = field(default_factory=Sizes)
     by_both: Sizes = field(default_factory=Sizes)
@@ -238,8 +235,6 @@ class Pipelines:
             return
         phase = hop.decode if decode else hop.prefill
         hop.result_bytes += row.length
-        if row.payload is not None and f["result_kind"] == HIDDEN_STATE:
-            hop.answer_bytes += row.payload.length
         self._bulk(hop, row)
         phase.answered += 1
         turnaround = row.first_time - asked.row.time

@@ -9,6 +9,7 @@ from ds4proto.link.ds4t_identity import Identity, all_mismatches
 from ds4proto.schema.declare import in_dialect
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_work import WORK
+from ds4proto.schema.ds4t_hello import ROLE_CODES
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.rows import FrameRow
@@ -44,7 +45,11 @@ class IdentityCheck:
             key = (int(f["layer_start"]), int(f["layer_end"]), int(f["has_output"]))
             self._workers.setdefault(row.run, {}).setdefault(key, row)
         elif row.type == "HELLO":
-            role = "leader" if row.fields.get("role") == 1 else "worker"
+            role = (
+                "leader"
+                if row.fields.get("role") == ROLE_CODES["tp-leader"]
+                else "worker"
+            )
             held = self._hellos.setdefault(row.run, {})
             held[role if role not in held else f"{role} again"] = row
         elif row.type == "ERROR":

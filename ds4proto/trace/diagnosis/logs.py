@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from ds4proto.link.schedule import Schedule, gate_of
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity
-from ds4proto.trace.diagnosis.known_texts import meaning_of
+from ds4proto.trace.diagnosis.known_texts import UNKNOWN, meaning_of
 from ds4proto.trace.ds4_logs import (
+    MOST_LINE,
     GateLine,
     KnownSchedule,
     LogLine,
@@ -68,11 +69,16 @@ class LogReader:
         with Path(self.file).open(encoding="utf-8", errors="replace") as source:
             for line in parse_log(_bounded(source)):
                 self.counts[line.kind] += 1
-                key = f"{line.kind} {meaning_of(line.text).clause or line.text[:200]}"
+                if len(self.lines) >= _MOST:
+                    continue
+                said = meaning_of(line.text)
+                if line.kind == "text" and said is UNKNOWN:
+                    continue
+                key = f"{line.kind} {said.clause or line.text[:200]}"
                 if line.kind in _GATES:
                     key = line.text
                 seen[key] += 1
-                if seen[key] <= _SHOWN and len(self.lines) < _MOST:
+                if seen[key] <= _SHOWN:
                     self.lines.append(line)
 
     def settings(self) -> dict[str, str]:
@@ -114,11 +120,12 @@ class LogReader:
             return
         text = line.values[1] if line.kind == "rejected" else line.text
         said = meaning_of(text)
-        if said.clause and said.clause not in _QUIET:
+        if said is not UNKNOWN and said.clause not in _QUIET:
             self.understood += 1
-            if said.clause in told:
+            key = said.clause or said.meaning
+            if key in told:
                 return
-            told.add(said.clause)
+            told.add(key)
             severity: Severity = "warning" if said.clause in _WARNING else "severe"
             yield Finding(
                 "log.text", severity, "certain",
@@ -162,7 +169,7 @@ class LogReader:
         )  # fmt: skip
 
     def _event(self, line: LogLine) -> Iterator[Finding]:
-        words = {
+        words: dict[str, tuple[str, Severity, str]] = {
             "dropped": ("log.worker-dropped", "warning", "a worker left the route"),
             "coordinator-lost": (
                 "log.coordinator-lost", "warning",
@@ -175,7 +182,7 @@ class LogReader:
         code, severity, meaning = words[line.kind]
         count = self.counts[line.kind]
         yield Finding(
-            code, severity, "certain",  # type: ignore[arg-type]
+            code, severity, "certain",
             f"line {line.number}: {line.text!r}: {meaning}"
             + (f" ({count} times)" if count > 1 else ""),
             {"times": count, "line": line.number}, (self._proof(line),),
@@ -237,9 +244,13 @@ def _place(gate: GateLine, known: KnownSchedule) -> tuple[str, bool]:
     return said, True
 
 
-def _bounded(source: Iterable[str]) -> Iterator[str]:
-    for line in source:
-        yield line[: 1 << 16]
+def _bounded(source: TextIO) -> Iterator[str]:
+    """Yield the begin of each line; the rest of a long one is read in pieces."""
+    while line := source.readline(MOST_LINE):
+        piece = line
+        while piece and not piece.endswith("\n"):
+            piece = source.readline(MOST_LINE)
+        yield line
 
 
 def head_of(path: str) -> bytes:

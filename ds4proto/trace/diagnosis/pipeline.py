@@ -8,7 +8,7 @@ from typing import Final
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.hops import Hop, Phase, PipelineRun, Pipelines
-from ds4proto.trace.diagnosis.spread import Spread, ms, share
+from ds4proto.trace.diagnosis.spread import milli, ms, share
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["PipelineCheck"]
@@ -61,18 +61,18 @@ class PipelineCheck:
             "hop": hop.name,
             "requests": phase.requests,
             "tokens": phase.tokens,
-            "request_ms": _milli(phase.seconds),
-            "sending_ms": _milli(phase.sending.mean + phase.receiving.mean),
-            "turnaround_ms": _milli(phase.turnaround.mean),
-            "between_ms": _milli(phase.before.mean),
+            "request_ms": milli(phase.seconds),
+            "sending_ms": milli(phase.sending.mean + phase.receiving.mean),
+            "turnaround_ms": milli(phase.turnaround.mean),
+            "between_ms": milli(phase.before.mean),
         }
         words = [f"{ms(phase.sending.mean + phase.receiving.mean)} passing the bytes"]
         if phase.timed:
             numbers |= {
-                "evaluation_ms": _milli(phase.evaluation.mean),
-                "downstream_wait_ms": _milli(phase.downstream.mean),
-                "forwarding_ms": _milli(phase.forwarding.mean),
-                "rest_ms": _milli(phase.rest.mean),
+                "evaluation_ms": milli(phase.evaluation.mean),
+                "downstream_wait_ms": milli(phase.downstream.mean),
+                "forwarding_ms": milli(phase.forwarding.mean),
+                "rest_ms": milli(phase.rest.mean),
             }
             words.insert(0, f"{ms(phase.evaluation.mean)} computing in {hop.dst}")
             if phase.downstream.high or phase.forwarding.high:
@@ -112,8 +112,8 @@ class PipelineCheck:
                 "pipeline.slow-transfer", "warning", "likely",
                 f"{hop.name}, {mode}: {ms(rest.median)} of {ms(total)} a request grow "
                 f"with the bytes of its frames: they pass at {rate / 1e6:.3g} MB/s",
-                {"hop": hop.name, "rest_ms": _milli(rest.median),
-                 "bytes_per_second": round(rate), "request_ms": _milli(total)},
+                {"hop": hop.name, "rest_ms": milli(rest.median),
+                 "bytes_per_second": round(rate), "request_ms": milli(total)},
                 self._pair(phase.worst_rest, "longest rest"),
                 "a faster link, or a narrower activation width; check what else uses "
                 "that link", hop.run, self._scene.file,
@@ -126,10 +126,10 @@ class PipelineCheck:
                 f"neither computing nor sending: {hop.dst} says it computes "
                 f"{ms(phase.evaluation.median)}. The link between the place of the "
                 f"recording and {hop.dst} is slow, or the worker takes requests late",
-                {"hop": hop.name, "rest_ms": _milli(rest.median),
-                 "rest_p99_ms": _milli(rest.quantile(0.99)),
-                 "evaluation_ms": _milli(phase.evaluation.median),
-                 "request_ms": _milli(total)},
+                {"hop": hop.name, "rest_ms": milli(rest.median),
+                 "rest_p99_ms": milli(rest.quantile(0.99)),
+                 "evaluation_ms": milli(phase.evaluation.median),
+                 "request_ms": milli(total)},
                 self._pair(phase.worst_rest, "longest rest"),
                 "measure that very link (ds4proto preflight); check which interface "
                 "the addresses belong to, Wi-Fi, and whether both ends sleep",
@@ -142,8 +142,8 @@ class PipelineCheck:
                 "pipeline.slow-transfer", "warning", "likely",
                 f"{hop.name}, {mode}: {ms(passing)} of {ms(total)} a request are bytes "
                 f"that trickle: frames pass at {rate / 1e6:.2f} MB/s",
-                {"hop": hop.name, "passing_ms": _milli(passing),
-                 "bytes_per_second": round(rate), "request_ms": _milli(total)},
+                {"hop": hop.name, "passing_ms": milli(passing),
+                 "bytes_per_second": round(rate), "request_ms": milli(total)},
                 () if row is None else (proof(row, self._scene.file, "largest frame"),),
                 "a narrower activation width halves the bytes; else a faster link",
                 hop.run, self._scene.file,
@@ -165,8 +165,8 @@ class PipelineCheck:
             f"{ms(phase.evaluation.median)}: the coordinator's {own} layers, its "
             "sampling, its user, or the link between it and the place of the recording "
             "are slow; this recording cannot tell them apart",
-            {"hop": hop.name, "between_ms": _milli(before.median),
-             "own_layers": own, "evaluation_ms": _milli(phase.evaluation.median)},
+            {"hop": hop.name, "between_ms": milli(before.median),
+             "own_layers": own, "evaluation_ms": milli(phase.evaluation.median)},
             self._pair(phase.slowest, "slowest request"),
             "record on the coordinator's machine as well, or ask it for its own times "
             "(DS4_DIST_DECODE_PROFILE)",
@@ -190,9 +190,9 @@ class PipelineCheck:
                 f"{hop.name}, {mode}: one request took {ms(part.high)} of {name}, the "
                 f"usual one {ms(part.median)} (request {fields['request']}, position "
                 f"{fields['pos0']})",
-                {"hop": hop.name, "highest_ms": _milli(part.high),
-                 "median_ms": _milli(part.median),
-                 "p99_ms": _milli(part.quantile(0.99)), "request": fields["request"]},
+                {"hop": hop.name, "highest_ms": milli(part.high),
+                 "median_ms": milli(part.median),
+                 "p99_ms": milli(part.quantile(0.99)), "request": fields["request"]},
                 self._pair(held, "slowest request"),
                 "look at what else ran then: power saving, swapping, another job"
                 if name == "computing" else
@@ -260,7 +260,7 @@ class PipelineCheck:
             )
             + f" of the {ms(run.span)} between first request and last answer"
             + (f"; {one}" if hop.deepest == 1 else ""),
-            {"node": name, "span_ms": _milli(run.span),
+            {"node": name, "span_ms": milli(run.span),
              **{f"idle {role}": round(part, 4) for role, part in idle.items()}},
             () if hop.first_row is None else (proof(hop.first_row, self._scene.file),),
             "several sessions at once, or a larger prefill window, fill the gaps"
@@ -281,7 +281,7 @@ class PipelineCheck:
             f"in flight over {len(run.nodes) + 1} stages",
             {"bubble": round(mean, 4), "chunks": run.chunks,
              "most_in_flight": run.prefill_depth,
-             "active_ms": _milli(run.active_prefill)},
+             "active_ms": milli(run.active_prefill)},
             next_step="a window of at least the number of stages keeps all of them "
             "busy (--dist-prefill-window)"
             if run.prefill_depth <= len(run.nodes) else "",
@@ -310,8 +310,8 @@ class PipelineCheck:
             "pipeline.uneven", "warning", "likely",
             f"{slow} takes {ms(rates[slow])} a layer and token, {fast} "
             f"{ms(others[fast])}: the slowest stage sets the pace",
-            {"slow": slow, "slow_ms_a_layer": _milli(rates[slow]), "fast": fast,
-             "fast_ms_a_layer": _milli(others[fast])},
+            {"slow": slow, "slow_ms_a_layer": milli(rates[slow]), "fast": fast,
+             "fast_ms_a_layer": milli(others[fast])},
             next_step="give it fewer layers, or look why that machine is slow (thermal "
             "limit, swapping, another job, SSD streaming)",
             run=run.number, file=self._scene.file,
@@ -332,15 +332,3 @@ class PipelineCheck:
             return ()
         file = self._scene.file
         return (proof(held[1], file, text), proof(held[2], file, "its answer"))
-
-
-def _milli(seconds: float) -> float:
-    return round(seconds * 1e3, 3)
-
-
-def spread_numbers(name: str, spread: Spread) -> dict[str, float | int | str]:
-    """Return median and 99th percentile under names for programs."""
-    return {
-        f"{name}_p50_ms": _milli(spread.median),
-        f"{name}_p99_ms": _milli(spread.quantile(0.99)),
-    }

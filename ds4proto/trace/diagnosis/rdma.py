@@ -15,6 +15,7 @@ __all__ = ["RdmaCheck", "roce_findings"]
 
 _INFINIBAND: Final = 1
 _LATE_MS: Final = 50.0
+_MOST: Final = 4096
 
 
 class RdmaCheck:
@@ -42,7 +43,7 @@ class RdmaCheck:
         self._gids[row.src_role, host] = row
         if before is not None and before.fields["gid"] != row.fields["gid"]:
             old = GidEntry(0, bytes.fromhex(before.fields["gid"]))
-            self._found.append(
+            self._tell(
                 Finding(
                     "rdma.gid-changed", "warning", "certain",
                     f"the {row.src_role}'s GID changed from "
@@ -57,7 +58,7 @@ class RdmaCheck:
     def _one(self, row: FrameRow, gid: GidEntry, shown: str) -> None:
         layer = int(row.fields.get("link_layer", 0))
         if layer == _INFINIBAND and not gid.mapped:
-            self._found.append(
+            self._tell(
                 Finding(
                     "rdma.infiniband", "severe", "certain",
                     f"the {row.src_role} is on native InfiniBand (lid "
@@ -72,7 +73,7 @@ class RdmaCheck:
         if gid.mapped:
             return
         kind = "all zero" if gid.zero else "link-local" if gid.link_local else "no IPv4"
-        self._found.append(
+        self._tell(
             Finding(
                 "rdma.gid", "severe", "certain",
                 f"the {row.src_role} sent the GID {shown} ({kind}): no IPv4-mapped GID"
@@ -83,6 +84,10 @@ class RdmaCheck:
                 "then start both again", row.run, self._scene.file,
             )
         )  # fmt: skip
+
+    def _tell(self, finding: Finding) -> None:
+        if len(self._found) < _MOST:
+            self._found.append(finding)
 
     def findings(self) -> Iterator[Finding]:
         """Return what was seen, in order."""

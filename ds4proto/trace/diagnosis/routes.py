@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ds4proto.link.ds4d_session import SNAPSHOT_IDS
 from ds4proto.schema.ds4d_work import RESET_SESSION
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
+from ds4proto.trace.diagnosis.known_texts import meaning_of
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.rows import FrameRow
 
@@ -19,7 +21,6 @@ HEAD: Final = 16
 """Tokens by which a prompt is known again."""
 _MOST: Final = 16_384
 _HASH: Final = "hash mismatch"
-_SNAPSHOT_IDS: Final = 1 << 63
 _TEXT: Final = 200
 _FAR: Final = 1000
 """A jump in request ids that is no gap, but another coordinator."""
@@ -77,8 +78,9 @@ class RouteCheck:
         elif row.type == "HELLO":
             self._hello(row)
         elif row.type.startswith("SNAPSHOT"):
-            if len(self._snapshots) < _MOST:
-                self._snapshots.add(int(row.fields["request"]))
+            number = row.fields.get("request")  # None: its header alone was captured
+            if number is not None and len(self._snapshots) < _MOST:
+                self._snapshots.add(int(number))
             if not row.fields.get("status"):
                 return
             text = str(row.fields.get("message") or row.fields.get("error", ""))
@@ -111,7 +113,7 @@ class RouteCheck:
         """Note request ids that are left out: a coordinator counts them up."""
         request = int(row.fields["request"])
         before = self._numbers.get(row.run)
-        if request < _SNAPSHOT_IDS:
+        if request < SNAPSHOT_IDS:
             self._numbers[row.run] = (max(request, before[0] if before else 0), row)
         if before is None or not before[0] + 1 < request < before[0] + _FAR:
             return
@@ -136,7 +138,7 @@ class RouteCheck:
             why += "prompt again, or a reason on the coordinator's side"
             shown = ()
         session.refused = None
-        self._found.append(
+        self._tell(
             Finding(
                 "route.replay", "warning" if shown else "note",
                 "certain" if shown else "possible",
@@ -182,7 +184,7 @@ class RouteCheck:
             refused = any(k[0] == row.run for k in self._errors)
             if refused:
                 return
-            self._found.append(
+            self._tell(
                 Finding(
                     "route.rejoined", "warning", "certain",
                     f"{row.src_role} registered again {ms(row.time - before.time)} "
@@ -197,6 +199,10 @@ class RouteCheck:
                     row.run, self._scene.file,
                 )
             )  # fmt: skip
+
+    def _tell(self, finding: Finding) -> None:
+        if len(self._found) < _MOST:
+            self._found.append(finding)
 
     # -- answers ----------------------------------------------------------------
 
@@ -229,8 +235,6 @@ class RouteCheck:
         yield from self._id_spaces()
 
     def _refusal(self, run: int, role: str, text: str, held: Times) -> Finding:
-        from ds4proto.trace.diagnosis.known_texts import meaning_of
-
         row = held.first
         said = meaning_of(text)
         return Finding(
@@ -243,8 +247,6 @@ class RouteCheck:
         )  # fmt: skip
 
     def _error_status(self, run: int, role: str, text: str, held: Times) -> Finding:
-        from ds4proto.trace.diagnosis.known_texts import meaning_of
-
         row = held.first
         said = meaning_of(text)
         what = f"request {row.fields['request']}" if "request" in row.fields else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import frexp, log2
 from typing import Final
 
-__all__ = ["Sizes", "Spread", "ms", "share"]
+__all__ = ["Sizes", "Spread", "milli", "ms", "share"]
 
 _PER_OCTAVE: Final = 16
 _SIZES: Final = 64
@@ -110,6 +110,11 @@ def ms(seconds: float) -> str:
     if seconds >= 0.001:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} us"
+
+
+def milli(seconds: float) -> float:
+    """Return a time in milliseconds, as findings give numbers to programs."""
+    return round(seconds * 1e3, 3)
 
 
 def share(part: float, whole: float) -> str:

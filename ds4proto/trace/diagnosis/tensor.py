@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ds4proto.schema.slab import VALUE
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
-from ds4proto.trace.diagnosis.spread import Spread, ms, share
-from ds4proto.trace.diagnosis.tp_gates import OTHER, RANKS, PairRun, Pairs
+from ds4proto.trace.diagnosis.spread import Spread, milli, ms, share
+from ds4proto.trace.diagnosis.tp_gates import OTHER, RANKS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TensorCheck"]
@@ -21,7 +22,6 @@ microseconds."""
 SKEW: Final = 0.001
 SPIKE_S: Final = 0.05
 TIMES: Final = 5.0
-VALUE: Final = 4
 LISTED: Final = 5
 
 
@@ -65,8 +65,8 @@ class TensorCheck:
                 "waits for the other's partial"
             )
             numbers |= {
-                "token_ms": _milli(run.tokens.median),
-                "token_p99_ms": _milli(run.tokens.quantile(0.99)),
+                "token_ms": milli(run.tokens.median),
+                "token_p99_ms": milli(run.tokens.quantile(0.99)),
                 "wait_share": round(run.gate_share.total / run.tokens.total, 4)
                 if run.tokens.total else 0,
             }  # fmt: skip
@@ -75,7 +75,7 @@ class TensorCheck:
                     f"{a_token} gates a token x {ms(step)} from one gate to the next "
                     f"(computing included) = {ms(a_token * step)}"
                 )
-                numbers["gate_step_ms"] = _milli(step)
+                numbers["gate_step_ms"] = milli(step)
         vector = int((run.hello.get("leader") or {}).get("n_embd", 0)) * VALUE
         if run.token_count and run.row_pairs and vector and a_token:
             ideal = a_token * vector
@@ -122,9 +122,9 @@ class TensorCheck:
             f"{ms(spread.quantile(0.99))} at 99 %); most in {listed}. Seen from one "
             "place, a slow rank and a slow link to it look alike",
             {"rank": rank, "gates": spread.count, "of": run.pairs,
-             "median_ms": _milli(spread.median),
-             "p99_ms": _milli(spread.quantile(0.99)),
-             "total_ms": _milli(spread.total)},
+             "median_ms": milli(spread.median),
+             "p99_ms": milli(spread.quantile(0.99)),
+             "total_ms": milli(spread.total)},
             self._worst(run, rank),
             "give ds4proto diagnose a recording of each side: gates align them without "
             "clocks and tell a slow rank from a slow link" if heavy else "",
@@ -151,7 +151,7 @@ class TensorCheck:
                "that computing or the leader's side of the link takes the time"
                if run.acks.count else
                "; computing and network cannot be told apart here"),
-            {"gate_step_ms": _milli(steps.median), "ack_ms": _milli(trip),
+            {"gate_step_ms": milli(steps.median), "ack_ms": milli(trip),
              "gates_per_token": a_token},
             () if run.last_gate is None else (proof(run.last_gate, self._scene.file),),
             "measure that very link with ds4proto preflight; gates want a direct cable "
@@ -168,9 +168,9 @@ class TensorCheck:
                 continue
             yield Finding(
                 "tp.spike", "warning", "certain",
-                f"the {rank} came {ms(wait)} late to {_gate(run, row)}, usually "
-                f"{ms(usual)}",
-                {"rank": rank, "late_ms": _milli(wait), "usual_ms": _milli(usual),
+                f"the {rank} came {ms(wait)} late to {gate_name(row, run.schedule)}, "
+                f"usually {ms(usual)}",
+                {"rank": rank, "late_ms": milli(wait), "usual_ms": milli(usual),
                  "seq": int(row.fields.get("seq", 0))},
                 (proof(first, self._scene.file, "the partial that waited"),
                  proof(row, self._scene.file, "the late one")),
@@ -202,13 +202,3 @@ class TensorCheck:
         _, first, row = run.worst[rank]
         file = self._scene.file
         return (proof(first, file, "came first"), proof(row, file, "came last"))
-
-
-def _gate(run: PairRun, row: FrameRow) -> str:
-    from ds4proto.trace.diagnosis.tp_gates import gate_name
-
-    return gate_name(row, run.schedule)
-
-
-def _milli(seconds: float) -> float:
-    return round(seconds * 1e3, 3)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.rows import FrameRow
@@ -13,7 +14,6 @@ from ds4proto.trace.rows import FrameRow
 __all__ = ["TpAnswersCheck"]
 
 _MOST: Final = 4096
-_INTERRUPTED: Final = 2
 
 
 class TpAnswersCheck:
@@ -74,7 +74,7 @@ class TpAnswersCheck:
             return
         status = int(row.fields["status"])
         command = self._command.get(row.run)
-        interrupted = status == _INTERRUPTED
+        interrupted = status == INTERRUPTED
         evidence = [proof(row, self._scene.file)]
         if command is not None:
             evidence.insert(0, proof(command, self._scene.file, "command"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ds4proto.link.ds4t_identity import Identity, all_mismatches
-from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.spread import ms
@@ -15,7 +15,6 @@ from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TpEndingCheck"]
 
-STALL: Final = 1.0
 _TIMEOUT: Final = "DS4_TP_GATE_TIMEOUT_MS"
 _NO_GATES: Final = frozenset(
     {"SESSION_CREATE", "SESSION_DESTROY", "STOP", "INVALIDATE", "REWIND"}

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from ds4proto.link.schedule import GatePlace, Schedule, gate_of
 from ds4proto.schema.ds4t_gates import ATTN
+from ds4proto.schema.ds4t_hello import ROLE_CODES
 from ds4proto.trace.diagnosis.spread import Spread
 from ds4proto.trace.rows import FrameRow
 
@@ -71,7 +72,6 @@ class PairRun:
     stop: FrameRow | None = None
     asked: FrameRow | None = None
     acks: Spread = field(default_factory=Spread)
-    prefill_seconds: float = 0.0
     bulk: int = 0
     control: int = -1
     data: int = -1
@@ -117,7 +117,11 @@ class Pairs:
             return
         if row.type == "HELLO":
             run.control = row.stream
-            rank = "leader" if row.fields.get("role") == 1 else "worker"
+            rank = (
+                "leader"
+                if row.fields.get("role") == ROLE_CODES["tp-leader"]
+                else "worker"
+            )
             if rank in run.hello and row.src_role.endswith("worker"):
                 rank = "worker"
             run.hello.setdefault(rank, row.fields)
@@ -210,12 +214,3 @@ def gate_name(row: FrameRow, schedule: Schedule | None = None) -> str:
     place = place_of_seq(seq, schedule)
     token = f"token {place.token}, " if place is not None else ""
     return f"{token}layer {layer}, {kind} (seq {seq})"
-
-
-def next_gate(row: FrameRow, schedule: Schedule | None) -> str:
-    """Return the row gate that is due behind one, in words."""
-    seq = int(row.fields.get("seq", 0)) + 1
-    place = place_of_seq(seq, schedule)
-    if row.type != "GATE_ROW" or place is None:
-        return "the next gate"
-    return f"token {place.token}, layer {place.layer}, {place.kind} (seq {seq})"

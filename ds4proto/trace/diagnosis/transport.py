@@ -56,7 +56,7 @@ class TransportCheck:
         self._short: OrderedDict[int, None] = OrderedDict()
         self._writes: dict[int, Writes] = {}
         self._gaps: Counter[str] = Counter()
-        self._first_gap: FrameRow | None = None
+        self._first_gaps: dict[str, FrameRow] = {}
         self._middle: FrameRow | None = None
 
     def saw(self, event: StreamEvent) -> None:
@@ -86,7 +86,7 @@ class TransportCheck:
             reason = str(row.fields.get("reason", ""))
             if reason in ("gap", "not captured"):
                 self._gaps[reason] += row.length
-                self._first_gap = self._first_gap or row
+                self._first_gaps.setdefault(reason, row)
             elif reason == "before the first header":
                 self._middle = self._middle or row
             return
@@ -107,7 +107,6 @@ class TransportCheck:
                 "start the recording before the peers", file=self._scene.file,
             )  # fmt: skip
         for reason, nbytes in self._gaps.items():
-            row = self._first_gap
             lost = reason == "gap"
             yield Finding(
                 "unknown.lost" if lost else "unknown.cut", "note", "certain",
@@ -116,7 +115,7 @@ class TransportCheck:
                 f"{nbytes} bytes were cut off by the snap length: values inside them "
                 "cannot be judged",
                 {"bytes": nbytes},
-                () if row is None else (proof(row, self._scene.file),),
+                (proof(self._first_gaps[reason], self._scene.file),),
                 "a larger capture buffer (tcpdump -B), or ds4proto proxy, which loses "
                 "nothing" if lost else "record with snap length 0",
                 file=self._scene.file,

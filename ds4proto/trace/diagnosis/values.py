@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ds4proto.schema.declare import FrameSpec
+from ds4proto.schema.ds4d_result import LOGITS
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.spread import share
@@ -255,7 +256,7 @@ def _what(row: FrameRow) -> str:
     if row.type == "WORK":
         return f"hidden state before layer {row.fields.get('layer_start')}"
     if row.type == "RESULT":
-        logits = row.fields.get("result_kind") == 2
+        logits = row.fields.get("result_kind") == LOGITS
         return "logits" if logits else "hidden state returned"
     return "logits" if row.type.startswith("LOGITS") else row.type.lower()
 

@@ -43,7 +43,6 @@ class Spans:
 
     def __init__(self) -> None:
         self._open: OrderedDict[tuple[int, int, int], Span] = OrderedDict()
-        self.lost = 0
 
     def add(self, row: FrameRow, source: int, target: int) -> Span | None:
         """Take a row, with the lanes of its two ends; return a span that it ends."""
@@ -58,7 +57,6 @@ class Spans:
             self._open[row.run, target, request] = held
             if len(self._open) > _OPEN:
                 self._open.popitem(last=False)
-                self.lost += 1
             return None
         if own is None:
             return None

@@ -11,9 +11,10 @@ from ds4proto.link.schedule import Schedule
 from ds4proto.testing import capture_path
 from ds4proto.trace.diagnosis import Finding, diagnose
 from ds4proto.trace.diagnosis.compare import Difference, first_difference
+from ds4proto.trace.diagnosis.cross import control_of
 from ds4proto.trace.diagnosis.finding import in_order, worst
 from ds4proto.trace.diagnosis.known_texts import UNKNOWN, meaning_of
-from ds4proto.trace.diagnosis.logs import is_log
+from ds4proto.trace.diagnosis.logs import LogReader, is_log
 from ds4proto.trace.diagnosis.spread import Sizes, Spread, ms
 from ds4proto.trace.ds4_logs import infer_schedule, parse_log
 from tests.trace.diagnosis.built import two_sides
@@ -228,3 +229,66 @@ def test_a_damaged_recording_is_compared_up_to_the_damage(tmp_path: Path) -> Non
     cut.write_bytes(data)
     found = {f.code: f for f in diagnose([whole, cut])}
     assert 0 < int(found["compare.equal"].numbers["payloads"]) < 18
+
+
+def snapped(source: Path, target: Path, size: int) -> Path:
+    """Write a classic pcap anew, with at most `size` bytes of each packet."""
+    data = source.read_bytes()
+    out, at = bytearray(data[:24]), 24
+    while at < len(data):
+        held = int.from_bytes(data[at + 8 : at + 12], "little")
+        kept = min(held, size)
+        out += data[at : at + 8] + kept.to_bytes(4, "little") + data[at + 12 : at + 16]
+        out += data[at + 16 : at + 16 + kept]
+        at += 16 + held
+    target.write_bytes(out)
+    return target
+
+
+@pytest.mark.parametrize(
+    "name", ["ds4d/f_snapshot_save_s2.pcap", "ds4d/a_s2_decode_f32.pcap"]
+)
+def test_headers_alone_are_judged_without_a_crash(tmp_path: Path, name: str) -> None:
+    cut = snapped(capture_path(name), tmp_path / "cut.pcap", 78)
+    assert "unknown.cut" in {f.code for f in diagnose([cut, cut])}
+
+
+def test_an_equal_pair_shows_that_a_machine_repeats_itself() -> None:
+    # recordings 1 and 2 are of one side, 0 is of the other
+    other = Difference("values", "gate 7", 2, 1, 6, ())  # type: ignore[arg-type]  # no rows needed
+    parted: dict[tuple[int, int], Difference | int] = {(0, 1): other, (0, 2): other}
+    assert control_of({**parted, (1, 2): 24}, (0, 1)) == 24
+    assert control_of({**parted, (1, 2): 24}, (0, 2)) == 24
+    assert control_of({**parted, (1, 2): other}, (0, 1)) == other
+    assert control_of({**parted, (1, 2): 0}, (0, 1)) == other  # nothing to compare
+    assert control_of({(0, 1): other}, (0, 1)) is None
+
+
+def test_a_line_without_end_takes_no_room(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("x" * 300_000 + "\nds4-tp: timeout waiting gate seq 77\n")
+    reader = LogReader(str(log))
+    reader.read()
+    assert [(line.number, line.kind) for line in reader.lines] == [(2, "gate-timeout")]
+
+
+def test_the_end_of_a_talkative_log_counts(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    talk = "".join(f"computed token {n}\n" for n in range(11_000))
+    log.write_text(f"{talk}ds4-tp: timeout waiting gate seq 77\n")
+    found = diagnose([log])
+    assert [f.numbers.get("seq") for f in found] == [77]
+
+
+def test_a_number_beyond_64_bits_in_a_log_is_no_crash(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text(f"ds4-tp: timeout waiting gate seq {'9' * 5000}\n")
+    assert [f.code for f in diagnose([log])] == ["log.gate"]
+
+
+def test_a_text_that_no_clause_declares_is_told_as_well(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("next worker did not answer within 60 s\n" * 3)
+    found = diagnose([log])
+    assert [(f.code, f.clause) for f in found] == [("log.text", "")]
+    assert "the hop behind it" in found[0].sentence
