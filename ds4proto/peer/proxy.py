@@ -92,6 +92,7 @@ class Proxy:
         self._channels: set[SocketChannel] = set()
         self._ports: dict[int, tuple[Address, str]] = {}
         self._count = 0
+        self._alive = 0
         self.pair = PairFacts()
         self.recording_lost = ""
         self.faults: list[str] = []
@@ -115,9 +116,9 @@ class Proxy:
 
     @property
     def open(self) -> int:
-        """Connections that are alive now."""
+        """Connections that are not over: also those whose target is being dialled."""
         with self._lock:
-            return len(self._channels) // 2
+            return self._alive
 
     def close(self) -> None:
         """End all connections and finish the recording. Idempotent."""
@@ -153,22 +154,42 @@ class Proxy:
                         self._say(f"more than {_MOST_CONNECTIONS} connections at once")
                         client.close(reset=True)
                         continue
-                    self._start(self._serve, client, listener, target, kind, reach)
+                    with self._lock:
+                        self._count += 1
+                        self._alive += 1
+                        number = self._count
+                    self._start(
+                        self._serve, number, client, listener, target, kind, reach
+                    )
         finally:
             if listener is not self._listener:
                 listener.close()
 
     def _serve(
         self,
+        number: int,
         client: SocketChannel,
         listener: Listener,
         target: Address,
         kind: str,
         reach: str,
     ) -> None:
-        with self._lock:
-            self._count += 1
-            number = self._count
+        try:
+            self._carry(number, client, listener, target, kind, reach)
+        finally:
+            with self._lock:
+                self._alive -= 1
+
+    def _carry(
+        self,
+        number: int,
+        client: SocketChannel,
+        listener: Listener,
+        target: Address,
+        kind: str,
+        reach: str,
+    ) -> None:
+        """Dial the target, and move both directions to their ends."""
         try:
             server = dial(
                 *target, deadline=SYSTEM_CLOCK.now() + _DIAL_S,

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from ds4proto.errors import WrongUsage
 
@@ -33,7 +33,7 @@ __all__ = ["FRAME_KINDS", "Rule", "Way", "bytes_of", "parse_rule", "read_rules"]
 
 Way = Literal["up", "down"]
 Kind = Literal["delay", "rate", "cut", "stall", "flip", "drop", "corrupt"]
-KINDS: Final = ("delay", "rate", "cut", "stall", "flip", "drop", "corrupt")
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 FRAME_KINDS: Final = ("drop", "corrupt")
 _KEYS: Final = {
     "jitter": ("delay",),
@@ -145,7 +145,8 @@ def parse_rule(text: str) -> Rule:
     """
     first, *rest = text.split(",")
     kind, _, value = first.strip().partition("=")
-    if kind not in KINDS:
+    known_kind = next((one for one in KINDS if one == kind), None)
+    if known_kind is None:
         raise WrongUsage(f"fault {text!r}: no kind {kind!r}; known: {', '.join(KINDS)}")
     found: dict[str, Any] = {}
     try:
@@ -158,7 +159,7 @@ def parse_rule(text: str) -> Rule:
             _extra(key, words, found)
     except ValueError as error:
         raise WrongUsage(f"fault {text!r}: {error}") from None
-    return Rule(kind, text, **found)  # type: ignore[arg-type]
+    return Rule(known_kind, text, **found)
 
 
 def _main(kind: str, value: str, found: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from ds4proto.peer.api import Buf, Clock
@@ -99,7 +100,11 @@ class Pump:
         view = memoryview(self._buffer)
         while True:
             if self._lent:
-                self._buffer, self._lent = self._pool.get(), False
+                free = self._free_buffer()
+                if free is None:
+                    self.ended = self.ended or "stopped"
+                    return
+                self._buffer, self._lent = free, False
                 view = memoryview(self._buffer)
             try:
                 count = self._source.recv_into(
@@ -120,6 +125,14 @@ class Pump:
                 return
             if not self._edited(view[:count], deliver):
                 return
+
+    def _free_buffer(self) -> bytearray | None:
+        """Return a buffer that was written; None where the proxy stops before."""
+        while True:
+            with suppress(Empty):
+                return self._pool.get(timeout=_LOOK_S)
+            if self._stop.is_set():
+                return None
 
     def _edited(self, data: memoryview, deliver: Deliver) -> bool:
         if self._editor is None:
