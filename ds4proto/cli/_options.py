@@ -1,7 +1,9 @@
 """Option types and options that several commands share."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -11,7 +13,14 @@ if TYPE_CHECKING:
 else:
     _FloatType = click.ParamType  # not generic in the oldest click that we accept
 
-__all__ = ["DURATION", "Duration", "json_option", "parse_duration"]
+__all__ = [
+    "DURATION",
+    "Duration",
+    "host_and_port",
+    "json_option",
+    "not_an_input",
+    "parse_duration",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -36,6 +45,33 @@ def parse_duration(text: str) -> float:
         )
     number, unit = match.groups()
     return float(number) * _UNITS[unit]
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return an address from ``127.0.0.1:9000`` or ``[::1]:9000``.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    host, colon, port = text.rpartition(":")
+    number = port.isdecimal() and len(port) <= len("65535")
+    if not colon or not host or not number or int(port) > 65535:
+        raise click.UsageError(f"{text!r}: expected HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def not_an_input(option: str, output: str, inputs: Iterable[str]) -> None:
+    """Refuse an output that is one of the files to read.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    for name in inputs:
+        with suppress(OSError):  # one of them is not there
+            if Path(output).samefile(name):
+                raise click.UsageError(f"{option} {output}: that is an input itself")
 
 
 class Duration(_FloatType):

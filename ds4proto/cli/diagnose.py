@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ds4proto.cli._options import json_option
+from ds4proto.cli._options import json_option, not_an_input
 from ds4proto.cli._output import printable, progress, stdout, write_json
 from ds4proto.errors import ExitCode, WrongUsage
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["cmd", "report", "show"]
 
 _SHOWN: Final = 3
+_DIGITS: Final = 9
 _OF_A_KIND: Final = 8
 _STYLES: Final = {"severe": "bold red", "warning": "yellow", "note": ""}
 _TITLES: Final = {
@@ -74,6 +75,8 @@ def cmd(
     from ds4proto.trace.diagnosis import examine
 
     schedule = None if gates is None else schedule_of(gates)
+    if html is not None:
+        not_an_input("--html", html, files)
     with progress("reading", None):
         found = examine(files, schedule=schedule)
     for name, why in found.unreadable.items():
@@ -86,29 +89,28 @@ def cmd(
         write_json(report(found, files))
     else:
         show(found, files, stdout())
-    if not found.frames:
-        if not found.unreadable:
-            print(
-                "ds4proto diagnose: no frame of the protocols and no known line in "
-                f"{', '.join(map(printable, files))}: ds4proto stats tells more",
-                file=sys.stderr,
-            )
-        severe = any(finding.severity == "severe" for finding in found.findings)
-        return ExitCode.FAILED if severe else ExitCode.NOTHING_RAN
-    severe = any(finding.severity == "severe" for finding in found.findings)
-    return ExitCode.FAILED if severe else ExitCode.PASSED
+    if not found.frames and not found.unreadable:
+        print(
+            "ds4proto diagnose: no frame of the protocols and no known line in "
+            f"{', '.join(map(printable, files))}: ds4proto stats tells more",
+            file=sys.stderr,
+        )
+    if any(finding.severity == "severe" for finding in found.findings):
+        return ExitCode.FAILED
+    return ExitCode.PASSED if found.frames else ExitCode.NOTHING_RAN
 
 
 def _draw(html: str, files: tuple[str, ...], found: Diagnosis) -> None:
     """Draw the first capture that holds frames, with all findings."""
     from ds4proto.errors import NothingRan
+    from ds4proto.pcap import CaptureError
     from ds4proto.trace.diagnosis.logs import head_of, is_log
     from ds4proto.trace.pictures import draw, remarks_of
 
     for name in files:
-        if is_log(head_of(name)):
+        if name == "-" or is_log(head_of(name)):  # what - held was read already
             continue
-        with suppress(NothingRan):
+        with suppress(NothingRan, CaptureError):  # told above
             draw(name, html=html, findings=remarks_of(found.findings, name))
             text = f"drew {name} to {html}; prompts can be read from it"
             print(f"ds4proto diagnose: {printable(text)}", file=sys.stderr)
@@ -126,7 +128,8 @@ def schedule_of(text: str) -> Schedule:
     from ds4proto.link.schedule import MAX_SLOTS, Schedule
 
     parts = text.split(",")
-    if len(parts) not in (1, 3) or not all(part.strip().isdecimal() for part in parts):
+    numbers_alone = all(p.strip().isdecimal() and len(p) <= _DIGITS for p in parts)
+    if len(parts) not in (1, 3) or not numbers_alone:
         raise WrongUsage(
             f"--gates {text!r}: expected gates a token, such as 86, or "
             "START,STEP,COUNT from the hello, such as 7,2,75"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ds4proto.cli._options import DURATION, json_option
+from ds4proto.cli._options import DURATION, host_and_port, json_option
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode
 
@@ -117,7 +117,12 @@ def cmd(
     own = name or platform.node().partition(".")[0] or "machine"
     if target is not None:
         outcome = _join(
-            _address(target), command, own, str(code), wait, allow_remote=allow_remote
+            host_and_port(target),
+            command,
+            own,
+            str(code),
+            wait,
+            allow_remote=allow_remote,
         )
     else:
         from ds4proto.peer import listen as open_listener
@@ -125,7 +130,9 @@ def cmd(
         from ds4proto.preflight.live import host
         from ds4proto.preflight.protocol import new_code
 
-        with open_listener(*_address(listen), allow_remote=allow_remote) as listener:
+        with open_listener(
+            *host_and_port(listen), allow_remote=allow_remote
+        ) as listener:
             shown, secret = listener.address, new_code()
             text = f"[{shown[0]}]" if ":" in shown[0] else shown[0]
             _say(f"waiting for {joiners} to join; on the other machine:")
@@ -142,13 +149,6 @@ def cmd(
                 say=_say,
             )
     return _live(outcome, show)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"{text!r}: expected HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _say(text: str) -> None:

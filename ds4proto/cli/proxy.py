@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from ds4proto.cli._options import DURATION, json_option
+from ds4proto.cli._options import DURATION, host_and_port, json_option
 from ds4proto.cli._output import printable, write_json
 from ds4proto.errors import ExitCode
 
@@ -79,8 +79,8 @@ def cmd(
     rules = [parse_rule(text) for text in faults]
     if faults_file is not None:
         rules += read_rules(faults_file)
-    host, port = _address(listen_at)
-    goal = _address(target)
+    host, port = host_and_port(listen_at)
+    goal = host_and_port(target)
     deadline = None if until is None else SYSTEM_CLOCK.now() + until
     listener = listen(host, port, allow_remote=allow_remote)
     proxy = Proxy(
@@ -115,13 +115,6 @@ def cmd(
         _say("nobody connected")
         return ExitCode.NOTHING_RAN
     return ExitCode.PASSED
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"{text!r}: expected HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ds4proto.cli._options import json_option
+from ds4proto.cli._options import json_option, not_an_input
 from ds4proto.cli._output import printable, write_json
 from ds4proto.errors import ExitCode
 
@@ -88,8 +88,8 @@ def cmd(
     privacy: Privacy = "redact" if redact else "headers-only" if headers_only else ""
     must_open(file)
     for option, out in (("--html", html), ("--qlog", qlog)):
-        if out is not None and _same(out, file):
-            raise click.UsageError(f"{option} {out}: that is the capture itself")
+        if out is not None:
+            not_an_input(option, out, [file])
     check_dialect(dialect)
     meets = None if where is None else compile_where(where)
     if not drawing:
@@ -124,13 +124,6 @@ def _tell(file: str, drawn: Drawn, privacy: str, *, as_json: bool) -> int:
     for name in drawn.files:
         _say(f"wrote {name}")
     return ExitCode.PASSED
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return Path(one).samefile(other)
-    except OSError:  # one of them is not there
-        return False
 
 
 def _terminal() -> bool:

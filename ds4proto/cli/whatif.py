@@ -51,6 +51,8 @@ def cmd(file: str, formats: str, as_json: bool) -> int:
     from ds4proto.trace.whatif import what_if
 
     names = tuple(name.strip() for name in formats.split(",") if name.strip())
+    if not names:
+        raise click.UsageError("--formats: expected names of codecs, found none")
     with progress("reading", None):
         found = what_if(file, tuple(dict.fromkeys(names)))
     if found.damage:

@@ -102,11 +102,31 @@ def test_a_log_line_becomes_a_place(call: Call, tmp_path: Path) -> None:
     assert "line 1" in out
 
 
-@pytest.mark.parametrize("text", ["", "x", "1,2", "0", "1,0,5", "1,2,3,4", "99999999"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1,2", "0", "1,0,5", "1,2,3,4", "99999999", "9" * 5000]
+)
 def test_a_schedule_that_is_none_is_refused(call: Call, text: str) -> None:
     status, _, err = call("diagnose", SOUND, "--gates", text)
     assert status == 2
     assert "--gates" in err
+
+
+def test_a_page_never_takes_the_place_of_an_input(call: Call, tmp_path: Path) -> None:
+    capture = tmp_path / "run.pcap"
+    capture.write_bytes(SOUND.read_bytes())
+    status, out, err = call("diagnose", capture, "--html", capture)
+    assert (status, out) == (2, "")
+    assert "that is an input itself" in err
+    assert capture.read_bytes() == SOUND.read_bytes()
+
+
+def test_a_page_needs_a_capture_with_frames(call: Call, tmp_path: Path) -> None:
+    damaged, page = tmp_path / "damaged.pcap", tmp_path / "page.html"
+    damaged.write_bytes(b"\xd4\xc3\xb2\xa1" + bytes(60))
+    status, _, err = call("diagnose", damaged, "--html", page)
+    assert status == 2
+    assert "none of the files is a capture with frames" in err
+    assert not page.exists()
 
 
 def test_peer_text_cannot_steer_a_terminal(call: Call, tmp_path: Path) -> None:
@@ -135,6 +155,12 @@ def test_what_if_needs_32_bits(call: Call) -> None:
     assert (status, out) == (2, "")
     assert "narrow already" in err
     assert "--dist-activation-bits 32" in err
+
+
+def test_what_if_without_a_format_passes_nothing(call: Call) -> None:
+    status, _, err = call("whatif", SOUND, "--formats", ",")
+    assert status == 2
+    assert "--formats" in err
 
 
 @pytest.mark.parametrize("command", ["diagnose", "whatif"])

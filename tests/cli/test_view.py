@@ -281,7 +281,7 @@ def test_a_missing_package_is_named_with_its_extra(
         (("-",), "keys from standard input"),
         ((str(THREE), "--html", "x", "--follow"), "--follow goes with the browser"),
         ((str(THREE), "--json", "--redact", "--headers-only"), "give one"),
-        ((str(THREE), "--html", str(THREE)), "that is the capture itself"),
+        ((str(THREE), "--html", str(THREE)), "that is an input itself"),
         ((str(THREE), "--json", "--dialect", "nonsense"), "no dialect"),
         ((str(THREE), "--json", "--where", "nonsense ="), "--where"),
         (("no-such-file.pcap", "--json"), "no-such-file.pcap"),
