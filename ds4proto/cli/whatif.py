@@ -10,7 +10,7 @@ import click
 
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import printable, progress, stdout, write_json
-from ds4proto.errors import ExitCode
+from ds4proto.errors import ExitCode, WrongUsage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,13 +48,17 @@ fit, 2 where the file holds no 32-bit hidden state."""
 @json_option
 def cmd(file: str, formats: str, as_json: bool) -> int:
     """Try narrower widths on a capture."""
+    from ds4proto.codec import CodecError
     from ds4proto.trace.whatif import what_if
 
     names = tuple(name.strip() for name in formats.split(",") if name.strip())
     if not names:
         raise click.UsageError("--formats: expected names of codecs, found none")
-    with progress("reading", None):
-        found = what_if(file, tuple(dict.fromkeys(names)))
+    try:
+        with progress("reading", None):
+            found = what_if(file, tuple(dict.fromkeys(names)))
+    except CodecError as error:
+        raise WrongUsage(f"--formats {formats}: {error}") from None
     if found.damage:
         print(
             f"ds4proto whatif: {printable(f'{file}: {found.damage}')}", file=sys.stderr

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from ds4proto.cli import run
 from ds4proto.cli.whatif import cmd
 from ds4proto.codec import CodecError, get
 from ds4proto.errors import NothingRan
@@ -167,3 +168,8 @@ def test_a_run_without_a_finite_value_is_not_called_safe(tmp_path: Path) -> None
     file = recorded(tmp_path / "a.pcap", np.full((2, WIDTH), np.nan, np.float32))
     with pytest.raises(NothingRan, match="all 128 values at 32 bits are infinite"):
         what_if(file)
+
+
+def test_an_unknown_format_is_wrong_usage_and_no_unsafe_width(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "a.pcap", *states(1))
+    assert run(["whatif", str(file), "--formats", "bogus"]) == 2

@@ -67,6 +67,11 @@ def cmd(
     number of boundaries: likelihood of a text against the uncompressed wire, top-1
     agreement on frozen continuations, exact answers, and what crossed.
     """
+    from ds4proto_runtime.quality.texts import load_text
+
+    counts, names = _numbers(boundaries), _names(formats)
+    content = load_text(text)  # what is wrong is told before seconds of loading
+    _hush()
     import torch
 
     from ds4proto_runtime.quality.report import write
@@ -78,9 +83,10 @@ def cmd(
         model,
         fingerprint,
         text,
+        content,
         tokenizer,
-        _numbers(boundaries),
-        _names(formats),
+        counts,
+        names,
         windows=windows,
         window=window,
         prompts=prompts,
@@ -121,6 +127,14 @@ def cmd(
     return ExitCode.PASSED
 
 
+def _hush() -> None:
+    """Keep off what torchao and torch say of themselves as transformers loads them."""
+    import logging
+
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
@@ -136,7 +150,10 @@ def _names(text: str) -> tuple[str, ...]:
 
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for name in names:
-        codec.get(name)
+        try:
+            codec.get(name)
+        except codec.CodecError as error:
+            raise WrongUsage(f"--formats {text}: {error}") from None
     return names if REFERENCE in names else (REFERENCE, *names)
 
 
@@ -167,6 +184,7 @@ def _planned(
     model: str,
     fingerprint: str,
     text: str,
+    content: str,
     tokenizer: ReadsText,
     counts: tuple[int, ...],
     formats: tuple[str, ...],
@@ -175,9 +193,7 @@ def _planned(
     import hashlib
 
     from ds4proto_runtime.quality.study import Plan
-    from ds4proto_runtime.quality.texts import load_text
 
-    content = load_text(text)
     needed = words["windows"] * words["window"]
     # a token holds at least one character; no need to take apart more than that
     tokens = tokenizer.encode(content[: 12 * needed])

@@ -82,13 +82,12 @@ class Journal:
     """Finished cells, one JSON line each; a line cut by a kill is dropped."""
 
     def __init__(self, path: Path, key: str) -> None:
-        self._path = path
+        self._path, self._key = path, key
         self.cells: dict[tuple[str, int, str], Cell] = {}
         if path.exists():
             self._load(key)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"study": key}) + "\n", encoding="utf-8")
 
     def _load(self, key: str) -> None:
         try:
@@ -114,8 +113,10 @@ class Journal:
     def add(self, cell: Cell) -> None:
         """Note a finished cell."""
         self.cells[cell["kind"], cell["boundaries"], cell["format"]] = cell
+        # With the first cell: a study that was refused must not block the next one.
+        head = "" if self._path.exists() else json.dumps({"study": self._key}) + "\n"
         with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(cell) + "\n")
+            stream.write(f"{head}{json.dumps(cell)}\n")
 
 
 class Study:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from ds4proto_runtime.cli.quality import cmd
 from ds4proto_runtime.engines.decoder import DecoderEngine
 from ds4proto_runtime.engines.tokenizer import Tokenizer
 from ds4proto_runtime.quality.measure import Boundary, bootstrap
@@ -177,7 +179,8 @@ def test_a_journal_of_other_choices_is_refused(
     engine: DecoderEngine, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     path = tmp_path / "j.jsonl"
-    _study(engine, tokenizer, _plan(), path)
+    cell = {"kind": "nll", "boundaries": 1, "format": "f32"}
+    Journal(path, _plan().key).add(cell)
     with pytest.raises(WrongUsage, match="belongs to a study with other choices"):
         _study(engine, tokenizer, _plan(seed=6), path)
     # more formats or depths may join
@@ -190,6 +193,27 @@ def test_a_short_text_is_refused(
     plan = _plan(windows=200)
     with pytest.raises(WrongUsage, match="200 windows of 96 need 19200"):
         _study(engine, tokenizer, plan, tmp_path / "j.jsonl")
+    assert not (tmp_path / "j.jsonl").exists()  # it would block the corrected study
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--text", "absent.txt"], "absent.txt"),
+        (["--text", __file__, "--formats", "f32,bogus"], "unknown codec"),
+        (["--text", __file__, "--boundaries", "1,x"], "give numbers with commas"),
+    ],
+)
+def test_wrong_words_are_told_before_the_model_is_loaded(
+    args: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("ds4proto_runtime.cli.quality._loaded", loaded)
+    done = CliRunner().invoke(cmd, ["--model", "m.gguf", *args])
+    assert isinstance(done.exception, WrongUsage), done.exception
+    assert says in str(done.exception)
 
 
 def test_what_crosses_a_boundary_is_counted() -> None:
