@@ -96,7 +96,7 @@ class _Values(Mapping[str, Any]):
         return len(self._packet.fields_desc)
 
 
-class Ds4Packet(Packet):  # type: ignore[misc]
+class Ds4Packet(Packet):  # type: ignore[misc]  # scapy has no types
     """One frame. Lengths that are not given are computed; those given are kept."""
 
     name = "ds4"
@@ -128,7 +128,7 @@ class Ds4Packet(Packet):  # type: ignore[misc]
         return b"", s
 
 
-class Ds4Record(Packet):  # type: ignore[misc]
+class Ds4Record(Packet):  # type: ignore[misc]  # scapy has no types
     """One record inside a frame."""
 
     fields_desc: ClassVar[list[Any]] = []
@@ -255,7 +255,7 @@ def _record(layout: Layout, dialect: str) -> type[Ds4Record]:
     return type(f"{layout.name.title()}_{dialect}", (Ds4Record,), members)
 
 
-class DS4D(Packet):  # type: ignore[misc]
+class DS4D(Packet):  # type: ignore[misc]  # scapy has no types
     """Any DS4D frame: dissecting one gives the packet of its type."""
 
     name = "DS4D"

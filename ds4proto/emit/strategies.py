@@ -128,7 +128,8 @@ def _field(field: FieldSpec, dialect: str, sizes: bool) -> st.SearchStrategy[Any
     if field.flags:
         bits = [n.value for n in field.flags if in_dialect(n.dialects, dialect)]
         return st.sets(st.sampled_from(bits)).map(sum) if bits else st.just(0)
-    edges = [v for v in boundary_values(field, dialect) if low <= v <= high]  # type: ignore[operator]
+    values: tuple[Any, ...] = boundary_values(field, dialect)
+    edges = [v for v in values if low <= v <= high]
     names = [n.value for n in field.enum if in_dialect(n.dialects, dialect)]
     first = [value for value in (0, 1) if low <= value <= high] or [low]
     drawn = [st.sampled_from(first), st.sampled_from(edges), st.integers(low, high)]

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from ds4proto.errors import WrongUsage
+from ds4proto.errors import Ds4ProtoError, WrongUsage
 from ds4proto.peer import PeerLost
 from ds4proto_fuzz.findings import Finding, Store
 from ds4proto_fuzz.hunt import Hunt, Tally
@@ -183,7 +189,13 @@ class Pool:
     def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
         """Return what is done."""
         done, _ = wait(handles, return_when=FIRST_COMPLETED)
-        return [(handle, handle.result()) for handle in done]
+        try:
+            return [(handle, handle.result()) for handle in done]
+        except BrokenExecutor:
+            raise Ds4ProtoError(
+                "a process of the campaign has ended by itself; what it had in hand "
+                "is not counted. Next: --resume, with fewer --workers if memory ran out"
+            ) from None
 
     def close(self) -> None:
         """Let every process end; each takes its peer with it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ds4proto.errors import WrongUsage
+from ds4proto.trace.output import output_file
 
 __all__ = ["dot", "picture"]
 
@@ -63,9 +64,12 @@ def picture(edges: Edges, states: Mapping[str, str], path: Path | str) -> None:
         axes.axis("off")
         axes.margins(0.25, 0.1)
         axes.set_title("states of the peer, and where cases led", fontsize=10)
-        svg = Path(path).suffix == ".svg"  # else it holds the date
-        told = {"Date": None} if svg else None
-        figure.savefig(path, dpi=120, bbox_inches="tight", metadata=told)
+        ending = Path(path).suffix[1:]
+        told = {"Date": None} if ending == "svg" else None  # else it holds the date
+        with output_file(str(path), "--graph") as stream:
+            figure.savefig(
+                stream, format=ending, dpi=120, bbox_inches="tight", metadata=told
+            )
     except ValueError as error:
         raise WrongUsage(f"{path}: {error}") from None
     finally:

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -44,8 +45,8 @@ sys.exit("ds4: invalid --layers 5:4: layer range end precedes start in 5:4")
 WRONG = "import sys\nsys.exit('usage: ds4 [options]')\n"
 
 
-def outcomes(command: str, **more: object) -> list[str]:
-    return sorted(one.outcome for one in ask(FEW, command, **more))  # type: ignore[arg-type]
+def outcomes(command: str, **more: Any) -> list[str]:
+    return sorted(one.outcome for one in ask(FEW, command, **more))
 
 
 def test_a_program_that_refuses_in_these_words_passes(tmp_path: Path) -> None:

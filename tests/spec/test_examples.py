@@ -1,6 +1,7 @@
 """What the chapters show in bytes and numbers, held against the code."""
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from tests.spec.chapters import SPEC, Example, examples, pages, rows_under
 EXAMPLES = [example for page in pages() for example in examples(page)]
 
 
-def value_at(values: object, path: str) -> object:
+def value_at(values: Any, path: str) -> Any:
     for part in path.split("."):
-        values = values[int(part)] if part.isdigit() else values[part]  # type: ignore[index]
+        values = values[int(part)] if part.isdigit() else values[part]
     return values
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ds4proto_fuzz.campaign import Campaign, Engine
     from ds4proto_fuzz.findings import Finding
 
+_PICTURES = (".png", ".svg", ".dot")
 _HELP = """Reach each state of a live peer by valid frames, then send what is not valid.
 
 \b
@@ -79,6 +80,8 @@ def cmd(**told: Any) -> int:
         vocab=told["vocab"],
         allow_remote=told["allow_remote"],
     )
+    if told["graph"]:
+        _check_graph(told["graph"])
     cases = told["cases"]
     if cases is None and told["seconds"] is None:
         cases = 10_000
@@ -102,6 +105,23 @@ def _check_peer(told: dict[str, Any]) -> None:
         raise WrongUsage(
             "--workers above 1 needs a peer that we start: exec:, reference:"
         )
+
+
+def _check_graph(path: str) -> None:
+    """Refuse before the run a picture that could not be drawn after it."""
+    from importlib.util import find_spec
+
+    from ds4proto.trace.output import refuse_unwritable
+
+    ending = Path(path).suffix
+    if ending not in _PICTURES:
+        raise WrongUsage(f"--graph {path}: expected a name in {', '.join(_PICTURES)}")
+    if ending != ".dot" and find_spec("matplotlib") is None:
+        raise WrongUsage(
+            f"--graph {path} needs matplotlib. Next: pip install 'ds4proto[plot]', or "
+            "give a name in .dot"
+        )
+    refuse_unwritable(path, "--graph")
 
 
 def _engine(told: dict[str, Any]) -> Engine:
@@ -149,11 +169,13 @@ def _report(campaign: Campaign, told: dict[str, Any]) -> int:
 
 
 def _draw(path: Path, campaign: Campaign, states: Any) -> None:
+    from ds4proto.trace.output import output_file
     from ds4proto_fuzz.picture import dot, picture
 
     edges = campaign.tally.reached.edges()
     if path.suffix == ".dot":
-        path.write_text(dot(edges, states), "utf-8")
+        with output_file(str(path), "--graph") as stream:
+            stream.write(dot(edges, states).encode())
     else:
         picture(edges, states, path)
 

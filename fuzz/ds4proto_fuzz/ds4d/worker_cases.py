@@ -6,7 +6,9 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from ds4proto.link.ds4d_frames import CODE
 from ds4proto.schema.declare import FrameSpec, offsets_of
+from ds4proto.schema.ds4d_common import HEADER
 from ds4proto.schema.ds4d_snapshot import (
     SNAPSHOT_CHUNK,
     SNAPSHOT_LOAD_BEGIN,
@@ -34,11 +36,13 @@ _FLOOD_EVERY: Final = 2048
 _FLOOD_AT: Final = 100
 _FLOOD: Final = 300
 _HUGE: Final = 1 << 22
+_TYPE: Final = CODE[WORK].to_bytes(4, "big")
+_TYPE_AT: Final = offsets_of(HEADER, DIALECT)["type"]
 
 
 def _then(spec: FrameSpec, data: bytes) -> Then:
     """Return ``wait`` behind snapshot frames: they overtake WORK, and WORK them."""
-    plain = spec is WORK and data[4:8] == b"\0\0\0\x03"
+    plain = spec is WORK and data.startswith(_TYPE, _TYPE_AT)
     return "" if plain or spec is SNAPSHOT_CHUNK else "wait"
 
 
@@ -169,12 +173,11 @@ class WorkerCases:
             family, found = mutate(rng, spec, DIALECT, sound)
             then = _then(spec, found.data)
             step = Step(on, spec.name, found.data, found.how, sound, then)
-            return family, [step, *self._check(rng, on, state)]
-        return self._order(rng, on, state, spec, sound)
+            return family, [step, *self._check(rng, on)]
+        return self._order(rng, on, spec, sound)
 
-    def _check(self, rng: Random, on: str, state: str) -> list[Step]:
+    def _check(self, rng: Random, on: str) -> list[Step]:
         """Return a sound frame that shows whether the stream is still in step."""
-        del state
         if rng.random() < 0.25:
             return []
         session = rng.choice(POOL[:-1])
@@ -182,11 +185,11 @@ class WorkerCases:
         return [Step(on, "WORK", frame)]
 
     def _order(
-        self, rng: Random, on: str, state: str, spec: FrameSpec, sound: bytes
+        self, rng: Random, on: str, spec: FrameSpec, sound: bytes
     ) -> tuple[str, list[Step]]:
         """Return sound frames in an order, a number or a pace that is not."""
         step = Step(on, spec.name, sound, then=_then(spec, sound))
-        check = self._check(rng, on, state)
+        check = self._check(rng, on)
         kind = rng.choice(
             ("repeat", "drip", "half-close", "id reuse", "cut", "missing")
         )
@@ -237,7 +240,7 @@ class WorkerCases:
             data = make.load_begin(session, tokens, rng.choice((0, 64)))
         then: Then = "wait" if kind == "load" else ""
         step = Step(on, name, data, f"coherent: {kind}", then=then)
-        return f"coherent {kind}", [step, *self._check(rng, on, "live")]
+        return f"coherent {kind}", [step, *self._check(rng, on)]
 
     def _flood(self, seed: int, index: int) -> Case:
         """Return one sound WORK, again and again with another session."""

@@ -12,7 +12,7 @@ from ds4proto.errors import ExitCode
 from ds4proto_runtime.handover import Plan, quantity
 
 
-class _Quantity(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class _Quantity(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in newer click
     name = "quantity"
 
     def convert(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+# Triton has no type hints, hence the ignores behind its decorators.
 import triton
 import triton.language as tl
 

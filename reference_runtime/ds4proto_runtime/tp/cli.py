@@ -130,12 +130,12 @@ def tp_options(options: TpRunOptions, env: Environment) -> TpOptions:
     return TpOptions(
         dialect=options.dialect,
         ctx=options.ctx,
-        transport=options.transport,  # type: ignore[arg-type]
+        transport=options.transport,  # type: ignore[arg-type]  # its parser checks
         plan=env.plan,
         token_prefill=options.token_prefill,
         gates=GateLimits(idle=idle, total=options.gate_total),
         control=ControlLimits(answer=options.answer_wait),
-        spin=options.spin,  # type: ignore[arg-type]
+        spin=options.spin,  # type: ignore[arg-type]  # its parser checks
         hash_every=options.debug_hash,
         checksums=options.gate_checksums or env.trace,
         dial_seconds=env.dial_seconds,

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Literal
 
 from ds4proto.link.rdma_attributes import ETHERNET, QpAttributes, QpType
-from ds4proto.link.rdma_choice import Device, GidEntry, PortState, same_subnet
+from ds4proto.link.rdma_choice import Device, GidEntry, GidKind, PortState, same_subnet
 from ds4proto_runtime.transport.sim_parts import SimMemory
 from ds4proto_runtime.transport.sim_queue import SimQueuePair
 from ds4proto_runtime.transport.verbs import NoLibraryError, VerbsError
@@ -27,16 +27,16 @@ _SUBNET = 24
 _UNLIMITED = 1 << 30
 
 
-def ipv4_gid(index: int, address: str, kind: str = "RoCE v2") -> GidEntry:
+def ipv4_gid(index: int, address: str, kind: GidKind = "RoCE v2") -> GidEntry:
     """Return the table entry of an IPv4 address."""
     raw = bytes(int(part) for part in address.split("."))
-    return GidEntry(index, bytes(10) + b"\xff\xff" + raw, kind)  # type: ignore[arg-type]
+    return GidEntry(index, bytes(10) + b"\xff\xff" + raw, kind)
 
 
-def link_local_gid(index: int, kind: str = "RoCE v2") -> GidEntry:
+def link_local_gid(index: int, kind: GidKind = "RoCE v2") -> GidEntry:
     """Return a link-local entry, as every port has one."""
     raw = bytes.fromhex("fe80000000000000") + bytes([2, 0, 0, 255, 254, 0, 0, index])
-    return GidEntry(index, raw, kind)  # type: ignore[arg-type]
+    return GidEntry(index, raw, kind)
 
 
 def _ignore(run: Callable[[], object]) -> None:

@@ -1,6 +1,7 @@
 """Campaigns: every case once, over processes, stopped and resumed."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ds4proto_fuzz.findings import Finding
 from ds4proto_fuzz.mutants import spec_of
 from ds4proto_fuzz.target import Settings
 
-from ds4proto.errors import WrongUsage
+from ds4proto.errors import Ds4ProtoError, WrongUsage
 
 PLAN = Plan(Settings("exec:x", "worker"), seed=5, cases=3 * CHUNK + 10)
 
@@ -112,6 +113,20 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
         Campaign(PLAN, tmp_path, resume=True)
     with pytest.raises(WrongUsage, match="nothing to resume"):
         Campaign(PLAN, tmp_path / "new", resume=True)
+
+
+def die(*_args: Any) -> None:
+    os._exit(3)
+
+
+def test_a_process_that_dies_is_told_in_words(tmp_path: Path) -> None:
+    pool = Pool(1)
+    try:
+        handle = pool._pool.submit(die)
+        with pytest.raises(Ds4ProtoError, match="Next: --resume"):
+            pool.wait([handle])
+    finally:
+        pool.close()
 
 
 def test_two_processes_share_a_campaign(tmp_path: Path) -> None:

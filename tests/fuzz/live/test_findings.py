@@ -139,3 +139,5 @@ def test_what_was_reached_is_counted_and_drawn(tmp_path: Path) -> None:
     assert one == two
     with pytest.raises(WrongUsage, match=r"graph\.xyz"):
         picture(other.edges(), states, tmp_path / "graph.xyz")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"graph.png", "one.svg", "two.svg"}

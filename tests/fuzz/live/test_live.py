@@ -135,6 +135,8 @@ def test_the_command_reports_and_draws(
         (["--peer", "capture:x.pcap", "--role", "worker"], 2),
         (["--peer", "exec:true", "--role", "codec"], 2),
         (["--peer", "nonsense", "--role", "worker"], 2),
+        (["--peer", "exec:true", "--role", "worker", "--graph", "none/x.png"], 2),
+        (["--peer", "exec:true", "--role", "worker", "--graph", "x.xyz"], 2),
     ],
 )
 def test_what_cannot_run_says_so(

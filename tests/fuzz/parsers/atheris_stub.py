@@ -8,25 +8,30 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-_STATE: dict[str, object] = {}
+Check = Callable[[bytes], None]
+_STATE: dict[str, Any] = {}
 
 
 @contextmanager
-def instrument_imports(include=(), exclude=()):  # type: ignore[no-untyped-def]
+def instrument_imports(
+    include: Iterable[str] = (), exclude: Iterable[str] = ()
+) -> Iterator[None]:
     """Instrument nothing; remember what was asked for."""
     _STATE["include"] = (include, exclude)
     yield
 
 
-def Setup(argv, check):  # type: ignore[no-untyped-def]  # noqa: N802 - atheris's name
+def Setup(argv: list[str], check: Check) -> None:  # noqa: N802 - atheris's name
     """Remember what to run."""
     _STATE.update(argv=argv, check=check)
 
 
-def Fuzz():  # type: ignore[no-untyped-def]  # noqa: N802 - atheris's name
+def Fuzz() -> None:  # noqa: N802 - atheris's name
     """Run every file of the corpora once, then end as libFuzzer does."""
     argv, check = _STATE["argv"], _STATE["check"]
     options = dict(arg[1:].split("=", 1) for arg in argv[1:] if arg.startswith("-"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any, Final, Literal
 
+import pytest
 from ds4proto_fuzz.parsers import target
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "fuzz" / "corpus"
+ORDERS: Final[tuple[Literal["big", "little"], ...]] = ("big", "little")
 
 
 def steady(examples: int) -> settings:
@@ -24,6 +28,22 @@ def steady(examples: int) -> settings:
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
+
+
+def finds_a_fault_in_drips(
+    machine: type[RuleBasedStateMachine], home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Require that conversations find a machine that raises at a single byte."""
+    real = home.receive_data
+
+    def planted(self: Any, data: Any, now: float) -> None:
+        if data is not None and len(data) == 1:
+            raise KeyError("planted")
+        real(self, data, now)
+
+    monkeypatch.setattr(home, "receive_data", planted)
+    with pytest.raises(KeyError, match="planted"):
+        run_state_machine_as_test(machine, settings=steady(30))
 
 
 @cache
@@ -45,8 +65,8 @@ def mutated(draw: st.DrawFn, name: str) -> bytes:
             data[at : at + 1] = draw(st.binary(min_size=1, max_size=4))
         elif kind == 1:
             word = draw(st.sampled_from((0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)))
-            order = draw(st.sampled_from(("big", "little")))
-            data[at : at + 4] = word.to_bytes(4, order)  # type: ignore[arg-type]
+            order: Literal["big", "little"] = draw(st.sampled_from(ORDERS))
+            data[at : at + 4] = word.to_bytes(4, order)
         elif kind == 2:
             del data[at : at + draw(st.integers(1, 16))]
         elif kind == 3:

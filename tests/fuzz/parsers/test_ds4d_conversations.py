@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from ds4proto.emit.strategies import hostile, nearly_valid, valid_frames
@@ -37,7 +36,7 @@ from ds4proto.link.ds4d_registration import Expected, Registration
 from ds4proto.link.ds4d_work_link import WorkLink
 from ds4proto.link.ds4d_worker import WorkerLink
 from ds4proto.schema import frame
-from tests.fuzz.parsers.samples import steady
+from tests.fuzz.parsers.samples import finds_a_fault_in_drips, steady
 from tests.link.ds4d import toy
 from tests.link.ds4d.build import UP, frames, make, result, work
 from tests.link.ds4d.host import Host
@@ -276,13 +275,4 @@ def test_a_planted_fault_is_found(
     machine: Any, home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that raises where a sound frame comes in drips."""
-    real = home.receive_data
-
-    def planted(self: Any, data: Any, now: float) -> None:
-        if data is not None and len(data) == 1:
-            raise KeyError("planted")
-        real(self, data, now)
-
-    monkeypatch.setattr(home, "receive_data", planted)
-    with pytest.raises(KeyError, match="planted"):
-        run_state_machine_as_test(machine, settings=steady(30))
+    finds_a_fault_in_drips(machine, home, monkeypatch)

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from ds4proto.emit.strategies import breakable, hostile, nearly_valid, valid_frames
@@ -29,7 +28,7 @@ from ds4proto.link import ds4t_events as say
 from ds4proto.link.ds4t_texts import LocalProtocolError, PairFailed
 from ds4proto.link.framing import Framer
 from ds4proto.schema import frame, frames
-from tests.fuzz.parsers.samples import steady
+from tests.fuzz.parsers.samples import finds_a_fault_in_drips, steady
 from tests.link.ds4t.pair import HALF, Pair
 
 DIALECT = "v10"
@@ -236,13 +235,4 @@ def test_a_planted_fault_is_found(
 ) -> None:
     """A machine that raises where a sound command or answer comes in drips."""
     home = type(getattr(Pair(DIALECT), machine.tested))
-    real = home.receive_data
-
-    def planted(self: Any, data: Any, now: float) -> None:
-        if data is not None and len(data) == 1:
-            raise KeyError("planted")
-        real(self, data, now)
-
-    monkeypatch.setattr(home, "receive_data", planted)
-    with pytest.raises(KeyError, match="planted"):
-        run_state_machine_as_test(machine, settings=steady(30))
+    finds_a_fault_in_drips(machine, home, monkeypatch)

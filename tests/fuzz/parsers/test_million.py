@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ds4proto_fuzz.parsers import million, schemas
@@ -46,7 +47,7 @@ def test_a_frame_that_breaks_the_decoder_is_told_with_its_address(
     name, seed, number = "DS4T.EVAL", 5, 77
     culprit = address(name, seed, number)
 
-    def planted(spec, data, **options):  # type: ignore[no-untyped-def]
+    def planted(spec: Any, data: Any, **options: Any) -> Any:
         if bytes(data) == culprit:
             raise KeyError("planted")
         return read(spec, data, **options)

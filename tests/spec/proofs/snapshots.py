@@ -278,6 +278,7 @@ def a_save_waits_until_the_request_before_it_is_answered() -> None:
         def __exit__(self, *_: object) -> None:
             inside.append(len(rig.log))
 
-    rig.session._owner.route_lock = Lock()  # type: ignore[assignment]
+    owner: Any = rig.session._owner
+    owner.route_lock = Lock()
     rig.save()
     assert inside == [0, len(rig.log)]
