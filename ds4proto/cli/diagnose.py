@@ -76,7 +76,10 @@ def cmd(
 
     schedule = None if gates is None else schedule_of(gates)
     if html is not None:
+        from ds4proto.trace.output import refuse_unwritable
+
         not_an_input("--html", html, files)
+        refuse_unwritable(html, "--html")
     with progress("reading", None):
         found = examine(files, schedule=schedule)
     for name, why in found.unreadable.items():

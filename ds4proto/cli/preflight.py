@@ -95,6 +95,10 @@ def cmd(
         raise click.UsageError("-o goes with --report html")
     if report is not None and (as_json or proposing):
         raise click.UsageError("--report goes without --json and without --propose")
+    if output not in (None, "-"):
+        from ds4proto.trace.output import refuse_unwritable
+
+        refuse_unwritable(str(output), "-o")  # before others are made to wait
     if plan_file is not None:
         if command or target is not None:
             raise click.UsageError("--plan goes without --join and without a command")

@@ -34,6 +34,8 @@ _DIAL_S: Final = 10.0
 _LOOK_S: Final = 0.5
 _MOST_CONNECTIONS: Final = 1024
 _MOST_WORKERS: Final = 256
+_MOST_FAULTS: Final = 10_000
+"""Faults that are kept: ``every=yes`` may hold for each gate of a long run."""
 Say = Callable[[str], None]
 
 
@@ -61,7 +63,7 @@ class Proxy:
     recording_lost : str
         Why the recording ended early; empty while it is whole.
     faults : list of str
-        What was injected, in order.
+        What was injected, in order; the first few thousand.
     pair : PairFacts
         What a tensor-parallel HELLO that passed by says of the gates.
     """
@@ -267,7 +269,8 @@ class Proxy:
 
         def note(text: str) -> None:
             line = f"connection {link.number} {way}: {text}"
-            self.faults.append(line)
+            if len(self.faults) < _MOST_FAULTS:
+                self.faults.append(line)
             self._say(line)
 
         return Pump(

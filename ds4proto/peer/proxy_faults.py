@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ds4proto.errors import WrongUsage
+from ds4proto.schema import frames
 
 __all__ = ["FRAME_KINDS", "Rule", "Way", "bytes_of", "parse_rule", "read_rules"]
 
@@ -171,6 +172,9 @@ def _main(kind: str, value: str, found: dict[str, Any]) -> None:
             form = "WORK.pos0" if kind == "corrupt" else "WORK"
             raise ValueError(f"expected {form}, found {value!r}")
         found["frame"] = frame.upper()
+        names = {spec.name for spec in frames()}
+        if found["frame"] not in names:
+            raise ValueError(f"no frame {frame!r}; known: {', '.join(sorted(names))}")
         found["field"] = field
     else:
         found["size"] = bytes_of(value)

@@ -121,7 +121,8 @@ def gather(
 
 
 def _system() -> System:
-    return {"Darwin": "macos", "Linux": "linux"}.get(platform.system(), "")  # type: ignore[return-value]
+    known: dict[str, System] = {"Darwin": "macos", "Linux": "linux"}
+    return known.get(platform.system(), "")
 
 
 def _whole(words: str | None) -> int | None:

@@ -30,6 +30,7 @@ __all__ = ["Hop", "between_joiners", "measure_hops", "orders"]
 
 _MEET_S: Final = 20.0
 _MEASURE_S: Final = 300.0
+_MOST_PORT: Final = 65535
 _ANYWHERE: Final = ("", "0.0.0.0", "::")
 Say = Callable[[str], None]
 
@@ -121,6 +122,8 @@ def _order(hop: Hop, channels: Mapping[str, SocketChannel], sizes: Sizes) -> Lin
     if opened["type"] == "failed":
         raise JoinError(f"{hop.listener}: {opened.get('reason')}")
     port = opened.get("port")
+    if not isinstance(port, int) or not 0 < port <= _MOST_PORT:
+        raise JoinError(f"{hop.listener}: expected the port it opened, found {port!r}")
     send(
         near, "meet", host=address, port=port, code=code,
         sizes=msgspec.to_builtins(sizes),

@@ -259,7 +259,7 @@ def _machine(table: _Table) -> Machine:
         command=words,
         env={str(key): str(value) for key, value in env.items()},
         model=table.text("model"),
-        system=table.text("system", _SYSTEMS),  # type: ignore[arg-type]
+        system=table.text("system", _SYSTEMS),  # type: ignore[arg-type]  # one of them
         backend=table.text("backend", _BACKENDS),
         gpus=table.whole("gpus"),
         memory=table.gib("memory_gib"),

@@ -118,6 +118,9 @@ def test_a_page_never_takes_the_place_of_an_input(call: Call, tmp_path: Path) ->
     assert (status, out) == (2, "")
     assert "that is an input itself" in err
     assert capture.read_bytes() == SOUND.read_bytes()
+    status, out, err = call("diagnose", capture, "--html", tmp_path / "no" / "a.html")
+    assert (status, out) == (2, "")
+    assert "there is no folder" in err
 
 
 def test_a_page_needs_a_capture_with_frames(call: Call, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import bytes_of, parse_rule, read_rules
 from ds4proto.peer.proxy_frames import FrameEditor, rewrite_route
 from ds4proto.peer.proxy_places import field_place
-from ds4proto.peer.proxy_pump import Pump
 from ds4proto.schema import frame, parse, to_bytes
 from ds4proto.testing import captures_dir
 from ds4proto.trace.tcp import read_streams
@@ -99,38 +97,6 @@ def test_a_target_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> 
             take(client, 1)
         client.close()
     assert any("refused" in line for line in said)
-
-
-def test_a_connection_counts_while_its_target_is_dialled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    dialling, go_on = threading.Event(), threading.Event()
-
-    def late(*args: Any, **options: Any) -> SocketChannel:
-        dialling.set()
-        go_on.wait(STEP)
-        return dial(*args, **options)
-
-    monkeypatch.setattr("ds4proto.peer.proxy.dial", late)
-    with listen() as goal, Proxy(listen(), goal.address) as proxy:
-        client = dial(*proxy.address, deadline=soon())
-        try:
-            assert dialling.wait(STEP)
-            # else --once would end the proxy before the connection is through
-            assert (proxy.connections, proxy.open) == (1, 1)
-        finally:
-            go_on.set()
-        server = goal.accept(deadline=soon())
-        client.close()
-        server.close()
-
-
-def test_a_recording_pump_without_a_free_buffer_ends_with_its_proxy() -> None:
-    stop = threading.Event()
-    stop.set()
-    pump = object.__new__(Pump)
-    pump._pool, pump._stop = SimpleQueue(), stop
-    assert pump._free_buffer() is None
 
 
 # -- faults on bytes
@@ -384,6 +350,7 @@ def test_a_full_disk_ends_the_record_and_not_the_traffic() -> None:
         ("cut=1,way=left", "way is up or down"),
         ("cut=1,conn=0", "counts from 1"),
         ("cut=1,nth=2", "no 'nth' for cut"),
+        ("drop=WROK", "no frame 'WROK'; known: "),
         ("drop=WORK,every=maybe", "every is yes or no"),
         ("corrupt=WORK.pos0,value=x", "invalid literal"),
     ],

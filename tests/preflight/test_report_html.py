@@ -155,3 +155,14 @@ def test_wrong_usage_writes_nothing(
     assert out == ""
     assert err
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
+
+
+def test_an_output_is_refused_before_others_are_made_to_wait(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = str(tmp_path / "no" / "page.html")
+    words = ["--wait", "1s", "--report", "html", "-o", page, "--", "./ds4"]
+    assert run(["preflight", *words]) == 2
+    _, err = capfd.readouterr()
+    assert "there is no folder" in err
+    assert "waiting for" not in err

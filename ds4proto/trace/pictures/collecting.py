@@ -28,6 +28,8 @@ __all__ = ["CHUNK", "PROBLEM", "REVERSE", "UNDECODED_FLAG", "Collector"]
 CHUNK: Final = 1000
 """Frames of one block of details."""
 LANES: Final = 64
+MAPPED_RUNS: Final = 64
+"""Runs that get heat maps; each takes about a megabyte."""
 PROBLEM, UNDECODED_FLAG, REVERSE = 1, 2, 4
 """Bits of a frame's flags: breaks a rule; is no frame; goes from b to a."""
 _OPEN: Final = 65_536
@@ -79,6 +81,8 @@ class Collector:
         self._asked: set[tuple[int, int]] = set()
         self._skew: dict[int, GateSkew] = {}
         self._ranges: dict[int, ActivationRange] = {}
+        self._mapped: set[int] = set()
+        self._unmapped = False
         self._odd: dict[str, Oddity] = {}
         self._end = 0.0
         self._heads = False
@@ -123,14 +127,24 @@ class Collector:
                 times = (span.begin, span.passed_on, span.end)
                 self._span_rows.append([span.node, *times, span.request])
         gates = self.gates(row.run)
-        if row.type.startswith("GATE"):
+        mapped = self._is_mapped(row.run)
+        if mapped and row.type.startswith("GATE"):
             skew = self._skew.setdefault(row.run, GateSkew())
             change = skew.add(row, gates)
             if change:
                 self._in_flight.step(row.time, change)
-        if row.payload is not None:
+        if mapped and row.payload is not None:
             found = self._ranges.setdefault(row.run, ActivationRange())
             found.add(row, gates)
+
+    def _is_mapped(self, run: int) -> bool:
+        """Tell whether a run has heat maps: an endless run of reconnects has some."""
+        if run not in self._mapped:
+            if len(self._mapped) >= MAPPED_RUNS:
+                self._unmapped = True
+                return False
+            self._mapped.add(run)
+        return True
 
     def _requests(self, row: FrameRow) -> None:
         """Count what the coordinator waits for; later hops carry the same requests."""
@@ -234,6 +248,11 @@ class Collector:
             )
         if any(one["role"] == _OTHERS for one in self._nodes):
             said.append(f"more than {LANES} nodes: the rest share one lane")
+        if self._unmapped:
+            said.append(
+                f"more than {MAPPED_RUNS} runs: the rest have no heat maps, and their "
+                "gates are not among those in flight"
+            )
         return Picture(
             title=printable(title),
             summary={

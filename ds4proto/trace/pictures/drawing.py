@@ -24,7 +24,7 @@ from ds4proto.trace.pictures.findings import remarks_of
 from ds4proto.trace.pictures.heads import HEAD_BYTES, watch_heads
 from ds4proto.trace.pictures.model import FRAMES, Picture, Remark
 from ds4proto.trace.pictures.page import HEADERS_ONLY, PRIVATE, REDACTED, write_page
-from ds4proto.trace.pictures.png import write_png
+from ds4proto.trace.pictures.png import png_folder, write_png
 from ds4proto.trace.pictures.qlog import QlogWriter
 from ds4proto.trace.redact import Redactor, head_size
 from ds4proto.trace.rewriting import rewrite
@@ -135,6 +135,7 @@ def draw(
         import matplotlib as mpl  # say that it is missing before the long reading
 
         del mpl
+        png_folder(png)
     title = source if source == "-" else Path(source).name
     made: list[str] = []
     size: int | None = None

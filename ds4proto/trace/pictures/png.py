@@ -12,7 +12,7 @@ from ds4proto.errors import WrongUsage
 from ds4proto.trace.output import output_file
 from ds4proto.trace.pictures.model import Picture
 
-__all__ = ["write_png"]
+__all__ = ["png_folder", "write_png"]
 
 _SHOWN: Final = 20_000
 _LONGEST: Final = 40
@@ -41,9 +41,7 @@ def write_png(folder: str, picture: Picture) -> list[Path]:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise WrongUsage(f"--png {folder}: expected a folder, found a file")
+    target = png_folder(folder)
     target.mkdir(parents=True, exist_ok=True)
     made = []
     for name, figure in _figures(plt, picture):
@@ -54,6 +52,20 @@ def write_png(folder: str, picture: Picture) -> list[Path]:
         plt.close(figure)
         made.append(path)
     return made
+
+
+def png_folder(folder: str) -> Path:
+    """Return where the pictures go.
+
+    Raises
+    ------
+    WrongUsage
+        Where that is a file.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise WrongUsage(f"--png {folder}: expected a folder, found a file")
+    return target
 
 
 def _figures(plt: Any, picture: Picture) -> Iterator[tuple[str, Any]]:

@@ -149,3 +149,14 @@ def test_labels_of_a_peer_are_no_formulas(tmp_path: Path) -> None:
     picture = draw(str(THREE), html=str(tmp_path / "x.html")).picture
     picture.nodes[0]["name"] = r"$\frac{$ " + "x" * 500
     assert write_png(str(tmp_path / "png"), picture)
+
+
+def test_a_file_where_pictures_should_go_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("matplotlib")
+    taken, page = tmp_path / "pictures", tmp_path / "run.html"
+    taken.write_text("mine")
+    with pytest.raises(WrongUsage, match="expected a folder"):
+        draw(str(PAIR), html=str(page), png=str(taken))
+    assert not page.exists()

@@ -230,6 +230,17 @@ def test_fields_are_cut_to_size_and_large_numbers_stay_exact() -> None:
     assert shown(None) is None
 
 
+def test_heat_maps_are_capped_by_runs() -> None:
+    collector = Collector()
+    for run in range(1, 101):
+        for up in (True, False):
+            fields = {"seq": 1, "layer": 0, "gate": 0}
+            collector.add(row_of("GATE_ROW", 0.0, run=run, up=up, fields=fields))
+    picture = collector.picture(title="x")
+    assert [heat["run"] for heat in picture.heat] == list(range(1, 65))
+    assert any("no heat maps" in note for note in picture.notes)
+
+
 def test_lanes_are_capped_and_the_leading_node_is_drawn_first() -> None:
     collector = Collector()
     for number in range(100):

@@ -1,0 +1,51 @@
+"""How long a proxy's connections count, and how its pumps end."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from ds4proto.peer import SYSTEM_CLOCK, SocketChannel, dial, listen
+from ds4proto.peer.proxy import Proxy
+from ds4proto.peer.proxy_pump import Pump
+
+STEP = 20.0
+
+
+def soon() -> float:
+    return SYSTEM_CLOCK.now() + STEP
+
+
+def test_a_connection_counts_while_its_target_is_dialled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialling, go_on = threading.Event(), threading.Event()
+
+    def late(*args: Any, **options: Any) -> SocketChannel:
+        dialling.set()
+        go_on.wait(STEP)
+        return dial(*args, **options)
+
+    monkeypatch.setattr("ds4proto.peer.proxy.dial", late)
+    with listen() as goal, Proxy(listen(), goal.address) as proxy:
+        client = dial(*proxy.address, deadline=soon())
+        try:
+            assert dialling.wait(STEP)
+            # else --once would end the proxy before the connection is through
+            assert (proxy.connections, proxy.open) == (1, 1)
+        finally:
+            go_on.set()
+        server = goal.accept(deadline=soon())
+        client.close()
+        server.close()
+
+
+def test_a_recording_pump_without_a_free_buffer_ends_with_its_proxy() -> None:
+    stop = threading.Event()
+    stop.set()
+    pump = object.__new__(Pump)
+    pump._pool, pump._stop = SimpleQueue(), stop
+    assert pump._free_buffer() is None
