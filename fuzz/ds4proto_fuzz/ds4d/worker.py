@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from itertools import islice
 from typing import Any, Final
 
 from ds4proto.link.ds4d_frames import FIXED, RESULT_PART
@@ -27,6 +28,8 @@ _DYING: Final = 0.3
 _STAYS: Final = "stays open"
 _PIECES: Final = 24
 """Pieces of a slow drip; the rest goes out at once."""
+_MOST_SURPLUS: Final = 64
+"""Frames that are read behind what ends a connection."""
 _MOST_SHARD: Final = 1 << 16
 """Bytes of a shard that cases may repeat."""
 _MOMENT: Final = 0.25
@@ -346,7 +349,7 @@ class WorkerTarget(Target):
                     return seen, wire.ended or "silence"
         if not due.closed:
             return seen, ""
-        seen += wire.frames(until)
+        seen += islice(wire.frames(until), _MOST_SURPLUS)
         return seen, wire.ended or "silence"
 
 

@@ -28,8 +28,7 @@ def target(role: Role, name: str = "none") -> Target:
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the finding about a worker that divides by zero."""
     row = search("worker", "crash-no-tokens", 1, patience=PATIENCE, limit=120)
-    assert row.passed, row
-    assert row.finding is not None
+    assert row.finding is not None, row
     return Store(tmp_path_factory.mktemp("findings")).add(row.finding)
 
 
