@@ -15,6 +15,7 @@ from ds4proto.link.ds4d_events import Close, Transmit
 from ds4proto.link.ds4d_facts import ModelFacts, WorkerFacts
 from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.link.ds4d_limits import LinkLimits
+from ds4proto.link.ds4d_texts import text
 from ds4proto.link.ds4d_worker import Worker
 from ds4proto.link.ds4d_worker_events import (
     DropSessions,
@@ -231,7 +232,7 @@ class SmallWorker:
             machine.send(ShardSaved([SHARD], len(SHARD)), 0.0)
         elif isinstance(event, RestoreShard):
             sound = connection is not None and connection.shard == SHARD
-            words = "failed to restore worker KV shard"
+            words = text("DS4D-SNAP-21")
             machine.send(ShardRestored() if sound else ShardFailed(words), 0.0)
         elif isinstance(event, OpenForward):
             event.forwarder.failed("Connection refused", 0.0)
