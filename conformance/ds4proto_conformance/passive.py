@@ -153,7 +153,8 @@ def judge_capture(
     from ds4proto.trace import decode
 
     if not Path(path).is_file():
-        raise WrongUsage(f"capture {path}: no such file")
+        what = "not a plain file" if Path(path).exists() else "no such file"
+        raise WrongUsage(f"capture {path}: {what}")
     started = time.monotonic()
     try:
         lines, types = judge_rows(decode(path, payload="none"), role)

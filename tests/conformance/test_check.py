@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -25,9 +26,17 @@ SCHEMA = json.loads(
 )
 
 
+def smoke(peer: str, *args: str) -> Any:
+    return command("smoke", "--peer", peer, *args)
+
+
 def check(*args: str, cwd: Path | None = None, **env: str) -> Any:
+    return command("check", *args, cwd=cwd, **env)
+
+
+def command(*args: str, cwd: Path | None = None, **env: str) -> Any:
     return subprocess.run(
-        [str(Path(sys.executable).with_name("ds4proto")), "check", *args],
+        [str(Path(sys.executable).with_name("ds4proto")), *args],
         cwd=cwd,
         env={**os.environ, **env},
         capture_output=True,
@@ -182,6 +191,25 @@ def test_the_list_of_cases_is_one_document() -> None:
     done = check("--list", "--role", "worker", "-k", "flag")
     assert done.returncode == 2
     assert "leave -k and --case out" in done.stderr
+
+
+def test_smoke_names_what_fails_and_how_to_see_more() -> None:
+    done = smoke("reference:worker:skip-WORK-02")
+    assert done.returncode == 1
+    assert "verdicts           1 fail, 2 not applicable, 13 pass" in done.stdout
+    assert re.search(
+        r"^fail: worker/\S+  DS4D-\S+: expected .*, found ", done.stdout, re.M
+    )
+    assert done.stderr.endswith(
+        "next: ds4proto check --peer reference:worker:skip-WORK-02 --role worker "
+        "--profile smoke\n"
+    )
+
+
+def test_smoke_says_nothing_of_a_peer_that_could_not_be_started() -> None:
+    done = smoke("exec:/nonexistent/ds4", "--role", "worker")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'/nonexistent/ds4' cannot be started: No such file" in done.stderr
 
 
 def test_a_run_that_was_stopped_is_no_success() -> None:

@@ -174,7 +174,8 @@ class WorkerBench(Bench):
         """Leave the case where the worker stands elsewhere."""
         here = self.facts.position
         if here not in positions:
-            raise NotApplicable(f"the worker is {here}, this needs {positions}")
+            wanted = " or ".join(positions)
+            raise NotApplicable(f"the worker is {here}, this needs {wanted}")
 
     def describe(self) -> dict[str, Any]:
         """Return the peer's identity for a report."""

@@ -40,7 +40,8 @@ def summary(report: Report) -> list[str]:
     head = f"{report.header['role']} {report.peer}: {len(report.cases)} cases: {words}"
     lines = [printable(head)]
     if report.footer.get("stopped"):
-        lines.append(f"stopped: {printable(str(report.footer['stopped']))}")
+        first = str(report.footer["stopped"]).splitlines()[0]
+        lines.append(f"stopped: {printable(first)}")
     return lines
 
 

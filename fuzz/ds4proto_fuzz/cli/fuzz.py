@@ -45,7 +45,7 @@ class _Lazy(click.Group):
     cls=_Lazy,
     epilog="\b\nExamples:\n"
     "  ds4proto fuzz peer --peer reference:worker --role worker --time 1m\n"
-    "  ds4proto fuzz replay findings/001-hang-open --peer reference:worker",
+    "  ds4proto fuzz replay findings/hang-open-0a1b2c3d --peer reference:worker",
 )
 def cmd() -> None:
     """Search for input that a peer does not survive; each find is a file."""
