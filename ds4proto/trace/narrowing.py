@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from ds4proto.codec import Codec
 from ds4proto.codec.definition import E4M3_CLIP
 from ds4proto.schema.problem import Buf
+from ds4proto.schema.slab import VALUE
 from ds4proto.trace.payload import PayloadSummary, Summarizer
 
 __all__ = ["Narrowed", "NarrowingLook", "NarrowingSummary", "verdict"]
@@ -24,7 +25,6 @@ _BATCH: Final = 1 << 18
 """Values that go through a codec at once."""
 _MOST_ROW: Final = 1 << 22
 """Bytes of a row; a longer one is cut, since its length is a peer's word."""
-_VALUE: Final = 4
 _CLIPS: Final = {"e4m3": float(E4M3_CLIP.view(np.float32))}
 """Magnitudes above these are clipped; other formats scale, or overflow to infinity."""
 _TOKENS: Final = 64
@@ -121,7 +121,7 @@ class NarrowingLook(Summarizer):
         super().update(piece)
         self._held += piece
         rows = len(self._held) // self._row
-        if rows * self._row >= _BATCH * _VALUE:
+        if rows * self._row >= _BATCH * VALUE:
             self._send(rows)
 
     def finish(
@@ -129,8 +129,8 @@ class NarrowingLook(Summarizer):
     ) -> PayloadSummary:
         """Return the summary of all bytes taken."""
         self._send(len(self._held) // self._row)
-        if len(self._held) >= _VALUE:
-            self._row = len(self._held) // _VALUE * _VALUE
+        if len(self._held) >= VALUE:
+            self._row = len(self._held) // VALUE * VALUE
             self._send(1)
         plain = asdict(super().finish(shape=shape, notes=notes))
         return NarrowingSummary(**plain, narrowed=self.narrowed, odd=self.odd)

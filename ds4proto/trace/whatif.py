@@ -17,7 +17,9 @@ from ds4proto.errors import NothingRan
 from ds4proto.link.schedule import Schedule
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
+from ds4proto.schema.slab import VALUE
 from ds4proto.trace.decoder import CaptureDecoder
+from ds4proto.trace.diagnosis.tp_gates import place_of, place_of_seq
 from ds4proto.trace.narrowing import Narrowed, NarrowingLook, NarrowingSummary
 from ds4proto.trace.payload import Summarizer, Width
 from ds4proto.trace.rows import FrameRow
@@ -25,7 +27,6 @@ from ds4proto.trace.rows import FrameRow
 __all__ = ["DEFAULT_WIDTHS", "Narrowed", "Place", "WhatIf", "what_if"]
 
 DEFAULT_WIDTHS: Final = ("f16", "bf16", "e4m3")
-_VALUE: Final = 4
 
 
 @dataclass(slots=True)
@@ -180,7 +181,7 @@ def _row_bytes(spec: FrameSpec, fields: Mapping[str, Any]) -> int:
         size = int(fields["payload_bytes"])
     else:
         return 0
-    whole = tokens > 0 and size % (tokens * _VALUE) == 0
+    whole = tokens > 0 and size % (tokens * VALUE) == 0
     return size // tokens if whole else 0
 
 
@@ -190,8 +191,6 @@ def _where(row: FrameRow, decoder: CaptureDecoder) -> tuple[str, int]:
     Gates carry no position: a row gate gets the token of its connection, from 1, and
     the rows of other gates count from 0.
     """
-    from ds4proto.trace.diagnosis.tp_gates import place_of, place_of_seq
-
     f = row.fields
     if row.type == "WORK":
         return f"hidden state before layer {f['layer_start']}", int(f["pos0"])

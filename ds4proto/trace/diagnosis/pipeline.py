@@ -23,7 +23,6 @@ SPIKE: Final = 5.0
 SPIKE_S: Final = 0.05
 UNEVEN: Final = 3.0
 _BITS: Final = {"f32": 32, "f16": 16, "bf16": 16, "e4m3": 8}
-_MIB: Final = 1 << 20
 
 
 class PipelineCheck:
