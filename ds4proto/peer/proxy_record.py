@@ -31,6 +31,8 @@ _MOST_WAITING: Final = 2048
 _NAP_S: Final = 0.001
 _IDLE_NAPS: Final = 50
 """Naps without work after which the thread sleeps until it is woken."""
+_CLOSE_S: Final = 30.0
+"""How long the last packets may take: a pipe may have a reader that does not read."""
 _LARGE: Final = 32 << 10
 """Bytes that wake the thread at once: their buffer is wanted back."""
 Act = Callable[[], None]
@@ -90,11 +92,17 @@ class BackgroundRecorder:
                 self._wake.release()
 
     def close(self) -> None:
-        """Write what waits, and finish the file. Idempotent."""
+        """Write what waits, and finish the file; give up where nothing takes it.
+
+        Idempotent.
+        """
         if self._thread.is_alive():
             self._queue.append((0, None))
             self._rouse()
-            self._thread.join()
+            self._thread.join(_CLOSE_S)
+        if self._thread.is_alive() and not self._failed:
+            self._failed = True
+            self._lost(f"the last packets could not be written in {_CLOSE_S:g} s")
 
     def _work(self) -> None:
         while True:
