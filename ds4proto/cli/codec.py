@@ -87,6 +87,7 @@ def describe(name: str, profile: str, variants: tuple[str, ...], as_json: bool) 
     if wrong := sorted(reserved & set(chosen)):
         raise click.UsageError(f"{wrong[0]!r} is no variant of a format")
     try:
+        # What names a variant is a keyword that the format takes.
         codec = get(name, profile=profile, path="numpy", **chosen)  # type: ignore[arg-type]
         facts = codec.describe()
     except CodecError as error:
@@ -153,7 +154,7 @@ def wire_size(
 
     table = Table("codec")
     table.add_column("bytes", justify="right")
-    table.add_column("compression", justify="right")
+    table.add_column("bf16 / bytes", justify="right")
     for name, size in sizes.items():
         ratio = f"{sizes['bf16'] / size:.2f}" if size else "-"
         table.add_row(name, str(size), ratio)

@@ -108,7 +108,7 @@ class TokenHash:
             return NotImplemented
         return (self._value, self._count) == (other._value, other._count)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # unhashable
 
 
 def token_hash(tokens: Tokens, start: int = TOKEN_HASH_START) -> int:

@@ -110,7 +110,7 @@ def _on_host(tensor: Any) -> bool:
 
 def form_of_codec(codec: Codec) -> RowFormat:
     """Return the format that a scaled codec carries."""
-    form: RowFormat = codec.form  # type: ignore[attr-defined]
+    form: RowFormat = codec.form  # type: ignore[attr-defined]  # has one
     return form
 
 
