@@ -90,7 +90,7 @@ class Examiner:
             TensorCheck(scene, self.pairs),
             GivingUpCheck(scene, self.connections, self.pipelines),
             TpEndingCheck(scene, self.connections, self.pairs),
-            TpAnswersCheck(scene),
+            TpAnswersCheck(scene, self.pairs),
             RouteCheck(scene),
             IdentityCheck(scene),
             ConnectingCheck(scene, self.connections),

@@ -9,6 +9,7 @@ from typing import Final
 from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.tp_gates import PairRun, Pairs
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TpAnswersCheck"]
@@ -19,8 +20,9 @@ _MOST: Final = 4096
 class TpAnswersCheck:
     """COMMAND_ACK and SYNC_ACK with a status, HASH frames of both ranks."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, pairs: Pairs) -> None:
         self._scene = scene
+        self._pairs = pairs
         self._hashes: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
         self._equal = 0
         self._found: list[Finding] = []
@@ -43,6 +45,25 @@ class TpAnswersCheck:
     def findings(self) -> Iterator[Finding]:
         """Return what was seen, in order."""
         yield from self._found
+        for run in self._pairs.runs.values():
+            yield from self._misplaced(run)
+
+    def _misplaced(self, run: PairRun) -> Iterator[Finding]:
+        if run.misplaced is None:
+            return
+        command, row = run.misplaced
+        yield Finding(
+            "rule.wrong-answer", "severe", "certain",
+            f"the worker answered {command.type} (seq {command.fields.get('seq')}) "
+            f"with {row.type}, where LOGITS are due: the leader takes nothing else, "
+            "and the token is lost",
+            {"found": row.type, "expected": "LOGITS"},
+            (proof(command, self._scene.file, "command"),
+             proof(row, self._scene.file, "answer")),
+            "the worker is another build, or compares states on its side alone: start "
+            "both from the same commit with the same environment",
+            run.number, self._scene.file,
+        )  # fmt: skip
 
     def _session(self, row: FrameRow) -> None:
         """Note a command for a session that was never created, or is gone."""

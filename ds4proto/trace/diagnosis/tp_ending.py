@@ -10,7 +10,7 @@ from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.spread import ms
-from ds4proto.trace.diagnosis.tp_gates import OTHER, PairRun, Pairs, gate_name
+from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TpEndingCheck"]
@@ -19,6 +19,7 @@ _TIMEOUT: Final = "DS4_TP_GATE_TIMEOUT_MS"
 _NO_GATES: Final = frozenset(
     {"SESSION_CREATE", "SESSION_DESTROY", "STOP", "INVALIDATE", "REWIND"}
 )
+_NO_ACK: Final = frozenset({"STOP", "INVALIDATE", "REWIND", "VERIFY", "VERIFY_COMMIT"})
 
 
 class GaveUp(NamedTuple):
@@ -212,6 +213,9 @@ class TpEndingCheck:
         last = run.last_row
         end = gave_up.time if gave_up is not None else self._connections.end
         quiet = max(0.0, end - last.time)
+        if len(run.infos) == 1 and last.type == "RDMA_INFO" and quiet >= STALL:
+            yield self._no_info(run, gave_up, last, quiet)
+            return
         idle = command is not None and command.type in _NO_GATES
         if rdma or idle or quiet < STALL:
             return
@@ -233,6 +237,23 @@ class TpEndingCheck:
             run.number, self._scene.file,
         )  # fmt: skip
 
+    def _no_info(
+        self, run: PairRun, gave_up: GaveUp | None, last: FrameRow, quiet: float
+    ) -> Finding:
+        missing = OTHER[last.src_role]
+        return Finding(
+            "tp.answer-missing", "severe", "certain",
+            f"the {last.src_role}'s RDMA_INFO was never answered: no RDMA_INFO of the "
+            f"{missing} came in {ms(quiet)}, until "
+            + (f"the {gave_up.rank} {gave_up.how}" if gave_up is not None
+               else "the capture ends"),
+            {"waited_ms": round(quiet * 1e3, 3)},
+            (proof(last, self._scene.file, "not answered"), *self._proof(gave_up)),
+            f"the {missing} hangs where it opens its device: look at its last lines "
+            "and run ds4proto preflight there; --transport tcp does without",
+            run.number, self._scene.file,
+        )  # fmt: skip
+
     def _no_stop(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
         """Tell an end without STOP; the data connection may go first."""
         stopped = gave_up is not None and gave_up.row is not None
@@ -251,7 +272,9 @@ class TpEndingCheck:
             yield Finding(
                 "tp.answer-missing", "severe", "certain",
                 f"the worker's {what} never came: the {gave_up.rank} {gave_up.how} "
-                f"{ms(gave_up.time - row.time)} after {row.type}, although "
+                f"{ms(gave_up.time - row.time)} after "
+                + ("the acknowledgement of SYNC" if row.type.endswith("_ACK")
+                   else row.type) + ", although "
                 + (f"all {token.gates} gates of the token were exchanged"
                    if token is not None else "no gate is open"),
                 {"waited_ms": round((gave_up.time - row.time) * 1e3, 3)},
@@ -262,7 +285,10 @@ class TpEndingCheck:
             return
         if token is not None:
             evidence.append(proof(token.row, self._scene.file, "was under way"))
-        severe = worker or busy
+        under_way = self._under_way(run, gave_up.time)
+        if token is None and under_way is not None:
+            evidence.append(proof(under_way, self._scene.file, "was under way"))
+        severe = worker or busy or under_way is not None
         step = (
             f"look at the last lines of the {gave_up.rank}: killed, crashed, or an "
             "error of its own"
@@ -275,7 +301,9 @@ class TpEndingCheck:
             + (f", {token.gates} gates into token {run.token_count}"
                if token is not None and busy
                else f", with EVAL {token.row.fields.get('seq', '')} open"
-               if token is not None else ", between commands"),
+               if token is not None
+               else f", with {under_way.type} open" if under_way is not None
+               else ", between commands"),
             {"gates": run.pairs, "time_s": round(gave_up.time, 6)},
             tuple(evidence),
             step, run.number, self._scene.file,
@@ -288,9 +316,24 @@ class TpEndingCheck:
         if token is not None and schedule is not None and schedule.slots:
             done = token.gates >= len(schedule.slots)
             return (token.row, "LOGITS") if done else None
-        if run.asked is not None and run.asked.type != "STOP":
+        if run.asked is not None and run.asked.type not in _NO_ACK:
             return run.asked, "acknowledgement"
+        if run.answered is not None and run.logits_due:
+            return run.answered[1], "LOGITS"
         return None
+
+    @staticmethod
+    def _under_way(run: PairRun, time: float) -> FrameRow | None:
+        """Return the command with gates that was not done at a time.
+
+        A draft block is done when the leader says what it keeps of it.
+        """
+        row = run.asked
+        if row is None and run.answered is not None:
+            command, ack = run.answered
+            row = command if ack.time > time else None
+        gates = row is not None and (row.type in SYNCS or row.type == "VERIFY")
+        return row if gates else None
 
     def _sees_gates(self, run: PairRun) -> bool:
         """Tell whether row gates pass where this capture can see them."""

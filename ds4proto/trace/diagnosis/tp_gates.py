@@ -24,6 +24,8 @@ OTHER: Final[dict[str, Rank]] = {"leader": "worker", "worker": "leader"}
 _MOST_OPEN: Final = 16_384
 _PRINTS: Final = 16
 _EVALS: Final = frozenset({"EVAL", "GLM_MTP"})
+SYNCS: Final = frozenset({"SYNC", "SYNC_MULTIMODAL"})
+"""Commands that LOGITS follow once they are acknowledged."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,18 @@ class PairRun:
         Late rank -> the same over all layers.
     open : OrderedDict
         (frame type, seq) -> the one partial that came so far.
+    asked : FrameRow or None
+        The leader's last command, until it is acknowledged.
+    answered : tuple of FrameRow or None
+        The last acknowledged command and its acknowledgement, until the leader goes on.
+    logits_due : bool
+        Whether LOGITS have to follow that acknowledgement.
+    infos : dict
+        Rank -> its RDMA_INFO.
+    misplaced : tuple of FrameRow or None
+        An EVAL, and the HASH that the worker sent where LOGITS are due.
+    compares : bool
+        Whether the leader sent a HASH of its own since the last EVAL.
     """
 
     number: int
@@ -71,6 +85,11 @@ class PairRun:
     last_row: FrameRow | None = None
     stop: FrameRow | None = None
     asked: FrameRow | None = None
+    answered: tuple[FrameRow, FrameRow] | None = None
+    logits_due: bool = False
+    infos: dict[str, FrameRow] = field(default_factory=dict)
+    misplaced: tuple[FrameRow, FrameRow] | None = None
+    compares: bool = False
     acks: Spread = field(default_factory=Spread)
     bulk: int = 0
     control: int = -1
@@ -133,16 +152,31 @@ class Pairs:
             run.token = Token(row, last=row.time)
             run.token_count += 1
             run.last_pair = None
-        elif row.type == "LOGITS":
+            run.compares = False
+        elif row.type.startswith("LOGITS"):
             self._end_token(run, row.time)
+            run.logits_due, run.misplaced = False, None
+        elif row.type == "HASH":
+            # both ranks send one to compare; a worker's alone answers nothing
+            if row.src_role != "worker":
+                run.compares, run.misplaced = True, None
+            elif run.token is not None and not run.compares:
+                run.misplaced = (run.token.row, row)
+        elif row.type == "RDMA_INFO":
+            run.infos.setdefault(row.src_role, row)
         elif row.type == "STOP":
             run.stop = row
         elif row.type.endswith("_ACK"):
             if run.asked is not None and run.asked.type == "SESSION_CREATE":
                 run.acks.add(row.first_time - run.asked.time)
+            if run.asked is not None:
+                run.answered = (run.asked, row)
+                fine = not row.fields.get("status")
+                run.logits_due = fine and run.asked.type in SYNCS
             run.asked = None
         elif row.src_role == "leader" and run.handshake:
             run.asked = row
+            run.answered, run.logits_due = None, False
             run.last_pair = None
 
     def _gate(self, run: PairRun, row: FrameRow) -> None:

@@ -1,0 +1,50 @@
+"""Recordings of real peers that met a fault, each with the cause it has to be given."""
+
+from __future__ import annotations
+
+import pytest
+
+from ds4proto.trace.diagnosis.finding import worst
+from tests.trace.diagnosis.script import capture, of, one
+
+
+def test_a_hash_where_logits_are_due_is_named() -> None:
+    found = one(capture("ds4t/v10_to_leader_worker_sends_hash"), "rule.wrong-answer")
+    assert found.severity == "severe"
+    assert "answered EVAL (seq 1) with HASH, where LOGITS are due" in found.sentence
+    assert [e.frame for e in found.evidence] == ["DS4T.EVAL", "DS4T.HASH"]
+
+
+def test_an_rdma_info_without_an_answer_is_named() -> None:
+    found = one(capture("ds4t/v9_to_leader_rdma_silent"), "tp.answer-missing")
+    assert found.severity == "severe"
+    assert "the leader's RDMA_INFO was never answered" in found.sentence
+    assert float(found.numbers["waited_ms"]) > 3000
+
+
+def test_a_status_is_named() -> None:
+    found = one(capture("ds4t/v10_to_leader_sync_ack_status"), "tp.command-interrupted")
+    assert "answered SYNC of session 1 with status 2 (interrupted)" in found.sentence
+
+
+def test_logits_that_never_followed_an_acknowledgement_are_named() -> None:
+    name = "ds4t/v9_to_leader_sync_ack_missing_logits"
+    found = one(capture(name), "tp.answer-missing")
+    assert "the worker's LOGITS never came" in found.sentence
+    assert "after the acknowledgement of SYNC" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("v10_leader_dies_before_commit", "VERIFY"),
+     ("v10_leader_dies_mid_prefill", "SYNC")],
+)  # fmt: skip
+def test_a_leader_that_dies_inside_a_command_is_no_pause(
+    name: str, command: str
+) -> None:
+    findings = capture(f"ds4t/{name}")
+    found = one(findings, "tp.peer-gone")
+    assert worst(findings) == "severe"
+    assert "the leader went away first" in found.sentence
+    assert f"with {command} open" in found.sentence
+    assert not of(findings, "end.no-stop")
