@@ -128,6 +128,7 @@ def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None
         (("--peer", "reference:worker", "--profile", "tiny"), 2, "no profile"),
         ((), 2, "--peer is missing"),
         (("--peer", "tcp:127.0.0.1:1"), 2, "--role is missing; one of"),
+        (("--peer", "bogus:worker"), 2, "'bogus' is not a kind of peer"),
         (("--peer", "reference:nobody"), 2, "'nobody' is no role"),
         (
             ("--peer", "reference:coordinator", "--position", "last"),
@@ -221,6 +222,7 @@ def test_a_run_that_was_stopped_is_no_success() -> None:
     assert "1 cases: 1 pass" in done.stdout
     assert done.returncode == 2
     assert "/no-such" in done.stderr
+    assert "/no-such" not in done.stdout  # once is enough
 
 
 def test_a_report_that_was_cut_is_refused(tmp_path: Path) -> None:

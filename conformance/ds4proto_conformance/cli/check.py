@@ -158,7 +158,7 @@ def role_of(peer: str, told: str | None = None) -> Role:
     Raises
     ------
     WrongUsage
-        Neither says one, or there is no such role.
+        Neither says one, there is no such role, or no such kind of peer.
     """
     kind, _, rest = peer.partition(":")
     own = {"reference": rest.partition(":")[0], "codec": "codec"}.get(kind)
@@ -166,6 +166,10 @@ def role_of(peer: str, told: str | None = None) -> Role:
     for role in ROLES:
         if role == name:
             return role
+    if not name:
+        from ds4proto.peer import parse_peer
+
+        parse_peer(peer)  # an unknown kind of peer is told before a missing role
     wrong = f"{name!r} is no role" if name else "--role is missing"
     raise WrongUsage(f"{wrong}; one of {', '.join(ROLES)}")
 
@@ -293,7 +297,7 @@ def _say(told: Mapping[str, Any], report: Any) -> None:
             if Verdict(line["verdict"]).bad:
                 print("\n" + ticket(line, report.header))
         print()
-        for text in summary(report):
+        for text in summary(report, stopped=False):  # standard error has it whole
             print(text)
 
 

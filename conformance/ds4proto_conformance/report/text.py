@@ -33,13 +33,13 @@ def verdict_counts(report: Report) -> dict[str, int]:
     return {str(v): counts[str(v)] for v in ORDER if counts[str(v)]}
 
 
-def summary(report: Report) -> list[str]:
-    """Return the lines of a summary."""
+def summary(report: Report, *, stopped: bool = True) -> list[str]:
+    """Return the lines of a summary; with `stopped` why the run ended early."""
     counts = verdict_counts(report)
     words = ", ".join(f"{n} {name}" for name, n in counts.items()) or "no cases"
     head = f"{report.header['role']} {report.peer}: {len(report.cases)} cases: {words}"
     lines = [printable(head)]
-    if report.footer.get("stopped"):
+    if stopped and report.footer.get("stopped"):
         first = str(report.footer["stopped"]).splitlines()[0]
         lines.append(f"stopped: {printable(first)}")
     return lines
