@@ -123,7 +123,7 @@ def read_file(path: Path, layout: Layout | None = None) -> SavedFile:
     if spec is None:
         raise WrongUsage(
             f"{path}: neither a saved session nor a shard: expected DSV4 or DSVL at"
-            f" byte 0, found {bytes(data[:4])!r}"
+            f" byte 0, found {bytes(data[:4]).hex(' ') or 'nothing'}"
         )
     reading = read(spec, data, dialect=DIALECT)
     known = layout

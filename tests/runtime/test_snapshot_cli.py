@@ -77,7 +77,9 @@ def test_other_files_are_named(
     path = tmp_path / "x"
     path.write_bytes(b"GGUF....")
     assert main(["snapshot", "inspect", str(path)]) == 2
-    assert "expected DSV4 or DSVL" in capsys.readouterr().err
+    assert "expected DSV4 or DSVL at byte 0, found 47 47 55 46" in (
+        capsys.readouterr().err
+    )
     assert main(["snapshot", "verify", str(RECORDED), "--model", "none"]) == 2
     assert "known: toy, 'DeepSeek V4 Flash'" in capsys.readouterr().err
 
