@@ -16,6 +16,7 @@ __all__ = ["Close", "Connection", "Connections"]
 
 _CLOSES: Final = 6
 _SHOWN_UNDECODED: Final = 4
+_HOLES: Final = frozenset({"gap", "not captured"})
 _KIND: Final = {"fin": "closed", "rst": "reset"}
 
 
@@ -50,6 +51,8 @@ class Connection:
     frames : int
     undecoded : list of FrameRow
         First few runs of bytes of no frame.
+    holes : dict
+        Direction -> time behind the last bytes that the capture lost or left out.
     """
 
     stream: int
@@ -64,6 +67,7 @@ class Connection:
     last_frame: dict[str, FrameRow] = field(default_factory=dict)
     frames: int = 0
     undecoded: list[FrameRow] = field(default_factory=list)
+    holes: dict[str, float] = field(default_factory=dict)
     stats: StreamStats | None = None
     kind: str = ""
     notes: list[str] = field(default_factory=list)
@@ -117,8 +121,11 @@ class Connections:
         if row.is_frame:
             held.last_frame[row.direction] = row
             held.frames += 1
-        elif row.length and len(held.undecoded) < _SHOWN_UNDECODED:
+            return
+        if row.length and len(held.undecoded) < _SHOWN_UNDECODED:
             held.undecoded.append(row)
+        if row.length and row.fields.get("reason") in _HOLES:
+            held.holes[row.direction] = row.time
 
     def settle(self) -> None:
         """Learn what the decoder knows at the end."""
@@ -128,6 +135,11 @@ class Connections:
                 continue
             held.stats, held.kind, held.notes = watch.stats, watch.kind, watch.notes
             self.end = max(self.end, watch.last_time)
+
+    def hid(self, stream: int, direction: str, since: float) -> bool:
+        """Tell whether a direction has a hole behind a time: nobody knows its bytes."""
+        held = self.all.get(stream)
+        return held is not None and held.holes.get(direction, -1.0) >= since
 
     def of_run(self, run: int) -> Iterator[Connection]:
         """Yield the connections of a run in order of appearance."""

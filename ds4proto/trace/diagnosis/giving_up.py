@@ -88,6 +88,17 @@ class GivingUpCheck:
         if close is not None:
             evidence.append(self._connections.close_proof(held, close))
         sender = "a" if row.direction == "a>b" else "b"
+        back = "b>a" if sender == "a" else "a>b"
+        if self._connections.hid(held.stream, back, row.first_time):
+            return row.time, Finding(
+                "unknown.lost-answer", "note", "certain",
+                f"whether {what} was answered the capture cannot tell: bytes of "
+                f"{row.dst_role}'s direction behind it are not in it",
+                {"request": f["request"], "open": len(rows)},
+                (proof(row, self._scene.file, "no answer to see"),),
+                "record again without loss, or give the whole capture",
+                run, self._scene.file,
+            )  # fmt: skip
         numbers: dict[str, float | int | str] = {
             "request": f["request"], "open": len(rows), "hop": row.dst_role,
         }  # fmt: skip

@@ -56,7 +56,7 @@ class TpEndingCheck:
             waiting = self._waiting(run, gave_up)
             if waiting:
                 yield from self._missing(run, gave_up, waiting)
-            else:
+            elif not self._hidden(run):
                 yield from self._stall(run, gave_up)
                 yield from self._no_stop(run, gave_up)
             yield from self._late(run, gave_up)
@@ -104,7 +104,20 @@ class TpEndingCheck:
         One that was sent to a rank that had gone is no cause of its going.
         """
         end = gave_up.time if gave_up is not None else self._connections.end
-        return [row for row in run.open.values() if row.time <= end]
+        return [
+            row for row in run.open.values()
+            if row.time <= end and not self._connections.hid(
+                row.stream, "b>a" if row.direction == "a>b" else "a>b", row.first_time
+            )
+        ]  # fmt: skip
+
+    def _hidden(self, run: PairRun) -> bool:
+        """Tell whether the capture lost bytes behind the last frame of a pair."""
+        since = run.last_row.time if run.last_row is not None else 0.0
+        return any(
+            self._connections.hid(held.stream, way, since)
+            for held in self._connections.of_run(run.number) for way in held.holes
+        )  # fmt: skip
 
     def _missing(
         self, run: PairRun, gave_up: GaveUp | None, waiting: list[FrameRow]

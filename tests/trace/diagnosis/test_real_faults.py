@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ds4proto.trace.cut import Selection
+from ds4proto.trace.diagnosis import Finding, diagnose
 from ds4proto.trace.diagnosis.finding import worst
-from tests.trace.diagnosis.script import capture, of, one
+from ds4proto.trace.redact import head_size
+from ds4proto.trace.rewriting import rewrite
+from tests.trace.diagnosis.script import ROOT, capture, of, one
 
 
 def test_a_hash_where_logits_are_due_is_named() -> None:
@@ -48,3 +54,29 @@ def test_a_leader_that_dies_inside_a_command_is_no_pause(
     assert "the leader went away first" in found.sentence
     assert f"with {command} open" in found.sentence
     assert not of(findings, "end.no-stop")
+
+
+def part(name: str, begin: float, end: float, tmp_path: Path) -> list[Finding]:
+    """Diagnose a part of a capture; what is outside it becomes a hole."""
+    output = tmp_path / "part.pcapng"
+    with output.open("wb") as target:
+        rewrite(
+            str(ROOT / name), target, choice=Selection(begin=begin, end=end),
+            head=head_size, comment="cut from a capture",
+        )  # fmt: skip
+    return diagnose([output])
+
+
+def test_an_answer_inside_a_hole_is_not_missing(tmp_path: Path) -> None:
+    findings = part("ds4d/d_s3_forward_f16.pcap", 0.018, 0.0195, tmp_path)
+    assert worst(findings) == "note"
+    found = one(findings, "unknown.lost-answer")
+    assert "whether request 1 (position 0" in found.sentence
+    assert "worker 3:5's direction" in found.sentence
+
+
+@pytest.mark.parametrize("end", [0.00080, 0.00140, 0.00143, 0.00150, 0.0016])
+def test_a_partial_inside_a_hole_is_not_missing(end: float, tmp_path: Path) -> None:
+    findings = part("ds4t/v10_decode8.pcap", 0, end, tmp_path)
+    assert one(findings, "unknown.lost")
+    assert worst(findings) == "note", findings[0].sentence
