@@ -139,14 +139,14 @@ def _rewrite(path: str, output: str, *, headers_only: bool, redact: bool) -> Non
 
     from ds4proto.trace.cut import Selection
     from ds4proto.trace.output import output_file
-    from ds4proto.trace.redact import Redactor, head_size
+    from ds4proto.trace.redact import REDACTED, Redactor, head_size
     from ds4proto.trace.rewriting import rewrite
 
     change = Redactor(secrets.token_bytes(16)).frame if redact else None
     with output_file(output) as target:
         rewrite(
             path, target, choice=Selection(headers_only=headers_only), change=change,
-            head=head_size, comment="captured and cut down",
+            head=head_size, comment=REDACTED if redact else "captured and cut down",
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from ds4proto.pcap.format import (
     IDB_BODY,
     IDB_BODY_BYTES,
     MAX_INTERFACES,
+    OPTION_COMMENT,
     OPTION_END,
     OPTION_HEAD,
     OPTION_IF_NAME,
@@ -199,13 +200,15 @@ class SectionWalker:
         self._interfaces = []
         info = self._info
         info.byteorder = "little" if order == "<" else "big"
-        info.application = ""
+        info.application = info.comment = ""
         options = self._options(
             data, pos + BLOCK_HEAD_BYTES + SHB_BODY_BYTES, pos + length - 4
         )
         for code, value in options:
             if code == OPTION_SHB_USERAPPL:
                 info.application = value.decode("utf-8", "replace")
+            elif code == OPTION_COMMENT and not info.comment:
+                info.comment = value.decode("utf-8", "replace")
         self._own = info.application.startswith(OWN_APPLICATION)
         if self._own:
             info.marked_complete = False

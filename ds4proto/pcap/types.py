@@ -162,6 +162,8 @@ class CaptureInfo:
         Of every section, in order of appearance.
     application : str
         ``shb_userappl`` of the current section.
+    comment : str
+        Comment of the current section's header; the first one.
     truncated_at : int or None
         File offset of a last record that is not all there, or None.
     marked_complete : bool or None
@@ -176,6 +178,7 @@ class CaptureInfo:
     gzip: bool = False
     interfaces: list[Interface] = field(default_factory=list)
     application: str = ""
+    comment: str = ""
     truncated_at: int | None = None
     marked_complete: bool | None = None
     skipped_blocks: int = 0

@@ -21,8 +21,10 @@ from ds4proto.schema.fast import struct_of
 from ds4proto.schema.problem import SchemaError
 from ds4proto.trace.rows import FrameRow
 
-__all__ = ["Redactor", "head_size", "zero_hash"]
+__all__ = ["REDACTED", "Redactor", "head_size", "zero_hash"]
 
+REDACTED: Final = "redacted: token ids and payloads replaced, structure kept"
+"""Comment in the section header of a redacted file, by which readers know it."""
 _MOST_HASHES: Final = 1 << 20
 _MASK: Final = (1 << 64) - 1
 _TOKENS: Final = frozenset({"token", "id0", "id1", "value0", "value1"})

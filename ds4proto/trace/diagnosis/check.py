@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.finding import Finding
+from ds4proto.trace.redact import REDACTED
 from ds4proto.trace.rows import FrameRow
 
-__all__ = ["STALL", "Check", "Scene", "is_whole", "up_to_damage"]
+__all__ = ["STALL", "Check", "Scene", "is_redacted", "is_whole", "up_to_damage"]
 
 STALL: Final = 1.0
 """Seconds without a byte from which a wait is a stall, and not a pause."""
@@ -54,6 +55,11 @@ class Scene:
         return 0 if run is None else run.number
 
     @property
+    def redacted(self) -> bool:
+        """Whether the file says that its values and token ids were replaced."""
+        return is_redacted(self.decoder)
+
+    @property
     def made_up_packets(self) -> bool:
         """Whether segments were not those of a wire.
 
@@ -74,6 +80,11 @@ class Check(Protocol):
 
     def findings(self) -> Iterable[Finding]:
         """Answer, once everything has passed."""
+
+
+def is_redacted(decoder: CaptureDecoder) -> bool:
+    """Tell whether a file says that its values and token ids were replaced."""
+    return decoder.info.comment == REDACTED
 
 
 def is_whole(row: FrameRow) -> bool:

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from ds4proto.trace.diagnosis.both_sides import align, same_run
+from ds4proto.trace.diagnosis.check import is_redacted
 from ds4proto.trace.diagnosis.compare import Difference, first_difference, parting
 from ds4proto.trace.diagnosis.finding import Finding
 
@@ -31,8 +32,18 @@ def cross_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
                     files = one.file, two.file
                     numbers = first.number, second.number
                     yield from align(files, numbers, first.schedule)
+    hidden = [one for one in captures if is_redacted(one.decoder)]
+    if hidden and len(captures) > 1:
+        yield Finding(
+            "compare.redacted", "note", "certain",
+            f"{', '.join(one.file for one in hidden[:_MOST])}: redacted, so that its "
+            "token ids and values are compared with no other recording",
+            next_step="compare the originals", file=hidden[0].file,
+        )  # fmt: skip
     found: dict[tuple[int, int], Difference | int] = {}
     for (i, one), (j, two) in combinations(enumerate(few), 2):
+        if one in hidden or two in hidden:
+            continue
         if (i, j) not in both and _kinds(one) & _kinds(two):
             run = next(iter(one.pairs.runs.values()), None)
             n_embd = int(run.words.get("n_embd", 0)) if run is not None else 0

@@ -9,7 +9,7 @@ import pytest
 from ds4proto.trace.cut import Selection
 from ds4proto.trace.diagnosis import Finding, diagnose
 from ds4proto.trace.diagnosis.finding import worst
-from ds4proto.trace.redact import head_size
+from ds4proto.trace.redact import REDACTED, Redactor, head_size
 from ds4proto.trace.rewriting import rewrite
 from tests.trace.diagnosis.script import ROOT, capture, of, one
 
@@ -80,3 +80,20 @@ def test_a_partial_inside_a_hole_is_not_missing(end: float, tmp_path: Path) -> N
     findings = part("ds4t/v10_decode8.pcap", 0, end, tmp_path)
     assert one(findings, "unknown.lost")
     assert worst(findings) == "note", findings[0].sentence
+
+
+@pytest.mark.parametrize("name", ["ds4t/v10_decode8", "ds4d/a_s2_decode_f32"])
+def test_a_redacted_file_has_no_values_to_judge(name: str, tmp_path: Path) -> None:
+    original, output = ROOT / f"{name}.pcap", tmp_path / "redacted.pcapng"
+    with output.open("wb") as target:
+        rewrite(
+            str(original), target, choice=Selection(), head=head_size,
+            change=Redactor(bytes(16)).frame, comment=REDACTED,
+        )  # fmt: skip
+    alone = diagnose([output])
+    assert one(alone, "unknown.redacted")
+    assert worst(alone) == "note", alone[0].sentence
+    both = diagnose([original, output])
+    assert one(both, "compare.redacted")
+    assert worst(both) == "note", both[0].sentence
+    assert not of(both, "compare.tokens")
