@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ds4proto.errors import WrongUsage
 from ds4proto.link.ds4t_gates import GateLink
@@ -29,11 +31,40 @@ from ds4proto_runtime.tp.waiting import AdaptiveWait, SpinChoice
 Say = Callable[[str], None]
 SETTLE_LIMIT = 5.0
 """Seconds in which one of several data connections has to show a gate."""
+LINGER_SECONDS: Final = 0.1
+"""Longest time in which an ending rank reads what is left (DS4T-FAIL-20)."""
 
 
 def log_line(text: str) -> None:
     """Write one log line to standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def end_gently(socks: Sequence[socket.socket]) -> None:
+    """Say the end of the stream, then read away what still comes, for a short time.
+
+    Closing with unread bytes would send a reset, which can take the last gate or frame
+    from the other side. What is already closed is left alone.
+    """
+    poller, open_ = select.poll(), {}
+    for sock in socks:
+        if sock.fileno() >= 0:
+            with suppress(OSError):  # the other side may have gone
+                sock.shutdown(socket.SHUT_WR)
+            poller.register(sock, select.POLLIN)
+            open_[sock.fileno()] = sock
+    scratch, until = bytearray(1 << 16), monotonic() + LINGER_SECONDS
+    while open_ and (left := until - monotonic()) > 0:
+        for number, _ in poller.poll(int(left * 1000) + 1):
+            try:
+                ended = not open_[number].recv_into(scratch, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                ended = True
+            if ended:
+                poller.unregister(number)
+                del open_[number]
 
 
 class RdmaProvider(Protocol):
@@ -217,7 +248,11 @@ class Rank:
         self.gates.choose = choose
 
     def close(self) -> None:
-        """Close both connections; the slab lives on while anybody holds it."""
+        """End both connections, gently (DS4T-FAIL-20); idempotent.
+
+        The slab lives on while anybody holds it.
+        """
+        end_gently((self._connected.data, self._connected.control))
         self.transport.close()
         self.pipe.close()
         self._connected.close()

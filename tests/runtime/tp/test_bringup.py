@@ -6,12 +6,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ds4proto_runtime.tp import bringup
 from ds4proto_runtime.tp.errors import PairError
 from ds4proto_runtime.tp.leader import TpLeader
+from ds4proto_runtime.tp.rank import Rank
 from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 from ds4proto_runtime.tp.worker import TpWorker
 
@@ -249,3 +251,29 @@ def test_a_worker_refuses_another_worker() -> None:
         with pytest.raises(PairError, match="both sides claim role 2"):
             TpWorker(ToyTpEngine(SHAPE, 1), *address, options(), say=lambda _: None)
         thread.join(PATIENCE)
+
+
+def test_a_rank_that_ends_does_not_take_its_last_bytes_with_it() -> None:
+    """DS4T-FAIL-20: a close with unread bytes would reset the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near, far = [], []
+        for _ in range(2):
+            near.append(socket.create_connection(server.getsockname()))
+            far.append(server.accept()[0])
+    agreed: Any = None  # of no use at the end
+    parts: Any = SimpleNamespace(
+        _connected=bringup.Connected(near[0], near[1], agreed),
+        transport=near[1],
+        pipe=near[0],
+    )
+    for mine, theirs in zip(near, far, strict=True):
+        theirs.sendall(b"what nobody reads" * 1000)
+        mine.sendall(b"the last gate")
+    Rank.close(parts)  # the other side neither reads nor ends: this returns
+    Rank.close(parts)
+    for theirs in far:
+        theirs.settimeout(PATIENCE)
+        assert theirs.recv(100) == b"the last gate"
+        assert theirs.recv(100) == b""
+        theirs.close()
+    assert [sock.fileno() for sock in near] == [-1, -1]
