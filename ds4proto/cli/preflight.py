@@ -10,11 +10,12 @@ import click
 
 from ds4proto.cli._options import DURATION, host_and_port, json_option
 from ds4proto.cli._output import printable, stdout, write_json
-from ds4proto.errors import ExitCode
+from ds4proto.errors import ExitCode, WrongUsage
 
 if TYPE_CHECKING:
     from ds4proto.preflight.facts import Plan
     from ds4proto.preflight.finding import Finding
+    from ds4proto.preflight.gather import Gathered
     from ds4proto.preflight.live import Outcome
 
 __all__ = ["cmd"]
@@ -116,8 +117,6 @@ def cmd(
         )
     if target is not None and not code:
         raise click.UsageError("--join needs --code: the first machine shows it")
-    from ds4proto.preflight.gather import gather
-
     own = name or platform.node().partition(".")[0] or "machine"
     if target is not None:
         outcome = _join(
@@ -134,6 +133,7 @@ def cmd(
         from ds4proto.preflight.live import host
         from ds4proto.preflight.protocol import new_code
 
+        mine = _own_facts(command, own)
         with open_listener(
             *host_and_port(listen), allow_remote=allow_remote
         ) as listener:
@@ -145,7 +145,7 @@ def cmd(
             )
             outcome = host(
                 listener,
-                gather(command, name=own),
+                mine,
                 secret,
                 joiners=joiners,
                 run=RunFacts(sessions=sessions),
@@ -159,6 +159,23 @@ def _say(text: str) -> None:
     print(f"ds4proto preflight: {printable(text)}", file=sys.stderr, flush=True)
 
 
+def _own_facts(command: tuple[str, ...], own: str, *, peer: str = "") -> Gathered:
+    """Return the facts of this machine; before others are made to wait."""
+    from ds4proto.preflight.gather import gather
+
+    mine = gather(command, name=own, peer=peer)
+    model = mine.machine.parsed().model
+    if model is not None and mine.model is None:
+        begin = f"model: {model}: "
+        told = [text for text in mine.missing if text.startswith(begin)]
+        why = told[0].removeprefix(begin) if told else "none"
+        raise WrongUsage(
+            f"-m {model}: expected a readable GGUF file, found: {why}. "
+            "Next: give the file that this machine will use"
+        )
+    return mine
+
+
 def _join(
     address: tuple[str, int],
     command: tuple[str, ...],
@@ -168,10 +185,9 @@ def _join(
     *,
     allow_remote: bool,
 ) -> Outcome:
-    from ds4proto.preflight.gather import gather
     from ds4proto.preflight.live import join
 
-    mine = gather(command, name=own, peer=address[0])
+    mine = _own_facts(command, own, peer=address[0])
     return join(address, mine, code, wait=wait, allow_remote=allow_remote)
 
 

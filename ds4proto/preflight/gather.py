@@ -217,5 +217,6 @@ def _model(command: Command, missing: list[str]) -> ModelFile | None:
     try:
         return ModelFile.read(command.model)
     except (OSError, GgufError) as error:
-        missing.append(f"model: {command.model}: {error}")
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        missing.append(f"model: {command.model}: {why}")
         return None

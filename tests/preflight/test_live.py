@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ds4proto.cli import run
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost, dial, listen
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import parse_rule
@@ -330,3 +331,19 @@ def test_a_slow_link_is_measured_and_its_cost_told_before_the_run(flash: str) ->
     found = outcome.document()["prediction"][0]
     assert 1 < found["decode"] < 13
     assert found["bound"] == "latency"
+
+
+@pytest.mark.parametrize("more", [(), ("--join", "127.0.0.1:1", "--code", "x")])
+def test_a_model_that_cannot_be_read_is_told_before_anybody_waits(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent, other = tmp_path / "absent.gguf", tmp_path / "other.gguf"
+    other.write_bytes(b"no GGUF at all" * 9)
+    for path, why in ((absent, "No such file or directory"), (other, "magic")):
+        words = ["./ds4", "--role", "coordinator", "-m", str(path)]
+        assert run(["preflight", *more, "--", *words]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"ds4proto: -m {path}: expected a readable GGUF file")
+        assert why in err
+        assert "waiting" not in err
