@@ -84,7 +84,7 @@ def redact(file: str, output: str, headers_only: bool, as_json: bool) -> int:
     """Take the private part out."""
     from ds4proto.trace.cut import Selection
     from ds4proto.trace.output import output_file
-    from ds4proto.trace.redact import Redactor, head_size
+    from ds4proto.trace.redact import REDACTED, Redactor, head_size
     from ds4proto.trace.rewriting import rewrite
 
     change = Redactor(secrets.token_bytes(16)).frame
@@ -95,7 +95,7 @@ def redact(file: str, output: str, headers_only: bool, as_json: bool) -> int:
             choice=Selection(headers_only=headers_only),
             change=change,
             head=head_size,
-            comment="redacted: token ids and payloads replaced, structure kept",
+            comment=REDACTED,
         )
         _must_hold_frames(file, summary)
     return _tell("redact", file, output, summary, as_json=as_json)
@@ -147,6 +147,13 @@ def cut(
             file, target, choice=choice, head=head_size, comment="cut from a capture"
         )
         _must_hold_frames(file, summary)
+        if not choice.chosen and choice.times is not None:
+            first, last = choice.times
+            raise NothingRan(
+                f"{file}: no frame meets what was asked for, only hellos would stay, "
+                f"so nothing was written. Its frames come from {first:.6f} to "
+                f"{last:.6f} s. Next: see them with ds4proto decode {file}"
+            )
     return _tell("cut", file, output, summary, as_json=as_json)
 
 

@@ -168,6 +168,13 @@ def test_what_holds_no_frame_is_not_written(trace: Trace, tmp_path: Path) -> Non
     assert status == 2
     assert "no frame of ours is left" in err
     assert not new.exists()
+    for part in (("--from", 500), ("--where", 'type == "EVAL"')):
+        status, _, err = trace("cut", old, "-o", new, *part)
+        assert status == 2
+        last = max(r.time for r in rows_of(old) if r.is_frame)
+        assert "only hellos would stay" in err
+        assert f"to {last:.6f} s" in err
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("verb", ["redact", "cut", "merge"])
