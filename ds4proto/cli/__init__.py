@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import click
 
-from ds4proto.cli._boundary import run_command
+from ds4proto.cli._boundary import INTERRUPTED, run_command
 from ds4proto.cli._loader import CommandGroup
 from ds4proto.cli._options import DURATION, Duration, json_option, parse_duration
 from ds4proto.cli._output import printable, progress, stderr, stdout, write_json
 
 __all__ = [
     "DURATION",
+    "INTERRUPTED",
     "Duration",
     "json_option",
     "main",

@@ -32,11 +32,12 @@ import click
 from ds4proto.cli._output import printable
 from ds4proto.errors import Ds4ProtoError, ExitCode
 
-__all__ = ["PLAIN_WIDTH", "TRACEBACK_VARIABLE", "run_command"]
+__all__ = ["INTERRUPTED", "PLAIN_WIDTH", "TRACEBACK_VARIABLE", "run_command"]
 
 TRACEBACK_VARIABLE: Final = "DS4PROTO_TRACEBACK"
 PLAIN_WIDTH: Final = 80
-_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C without a verdict: 128 + SIGINT, as shells report it."""
 _NO_READER: Final = 141  # 128 + SIGPIPE
 _OUR_PACKAGES: Final = frozenset(
     {"ds4proto", "ds4proto_conformance", "ds4proto_fuzz", "ds4proto_runtime"}
@@ -98,7 +99,7 @@ def _explain(error: BaseException, name: str) -> int:
     if isinstance(error, BrokenPipeError) and _stdout_has_no_reader():
         return _NO_READER
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return _say(name, "interrupted", _INTERRUPTED)
+        return _say(name, "interrupted", INTERRUPTED)
     if isinstance(error, click.ClickException):
         error.show(file=sys.stderr)
         return ExitCode.NOTHING_RAN

@@ -9,6 +9,7 @@ import click
 
 from ds4proto.cli import (
     DURATION,
+    INTERRUPTED,
     json_option,
     printable,
     progress,
@@ -37,7 +38,8 @@ Examples:
   ds4proto fuzz peer --peer "exec:./ds4 --role worker --coordinator {host} {port}" \\
       --role worker --cases 100000 --workers 4 --out findings
 
-Exit status: 0 nothing found, 1 something found, 2 nothing ran, 3 the peer is lost."""
+Exit status: 0 nothing found, 1 something found, 2 nothing ran, 3 the peer is lost, 130
+stopped by Ctrl-C with nothing found yet; --resume goes on."""
 
 
 @click.command("peer", help=_HELP)
@@ -90,8 +92,8 @@ def cmd(**told: Any) -> int:
         told["out"],
         resume=told["resume"],
     )
-    _run(campaign, _engine(told), cases, quiet=told["as_json"])
-    return _report(campaign, told)
+    stopped = _run(campaign, _engine(told), cases, quiet=told["as_json"])
+    return _report(campaign, told, stopped=stopped)
 
 
 def _check_peer(told: dict[str, Any]) -> None:
@@ -134,7 +136,8 @@ def _engine(told: dict[str, Any]) -> Engine:
     return Here() if told["workers"] == 1 else Pool(told["workers"])
 
 
-def _run(campaign: Campaign, engine: Engine, cases: int | None, *, quiet: bool) -> None:
+def _run(campaign: Campaign, engine: Engine, cases: int | None, *, quiet: bool) -> bool:
+    """Carry the campaign out; tell whether it was stopped."""
     console = stderr()
 
     def tell(finding: Finding) -> None:
@@ -145,10 +148,11 @@ def _run(campaign: Campaign, engine: Engine, cases: int | None, *, quiet: bool) 
         try:
             campaign.run(engine, tell=tell, step=step)
         except KeyboardInterrupt:
-            console.print("stopped; --resume goes on from here")
+            return True
+    return False
 
 
-def _report(campaign: Campaign, told: dict[str, Any]) -> int:
+def _report(campaign: Campaign, told: dict[str, Any], *, stopped: bool) -> int:
     from ds4proto_fuzz.roles import states_of
 
     states, tally = states_of(told["role"]), campaign.tally
@@ -157,12 +161,20 @@ def _report(campaign: Campaign, told: dict[str, Any]) -> int:
     findings = list(campaign.store)
     if told["as_json"]:
         rows = [f.as_json() | {"folder": str(campaign.root / f.name)} for f in findings]
-        write_json({**tally.as_json(), "findings": rows, "lost": campaign.lost})
+        report = {**tally.as_json(), "findings": rows}
+        write_json(report | {"lost": campaign.lost, "stopped": stopped})
     else:
         _print(campaign, findings, states)
     if campaign.lost:
         stderr().print(printable(campaign.lost))
         return ExitCode.PEER_LOST
+    if stopped:  # behind the table, where it is read
+        kept = f"the same command with --resume goes on (--out {told['out']})"
+        nothing = "no case was finished, so there is nothing to resume"
+        text = f"stopped early after {tally.cases} cases; "
+        text += kept if campaign.done else nothing
+        stderr().print(printable(text), soft_wrap=True)
+        return ExitCode.FAILED if findings else INTERRUPTED
     if not tally.cases:
         return ExitCode.NOTHING_RAN
     return ExitCode.FAILED if findings else ExitCode.PASSED
@@ -209,6 +221,7 @@ def _print(campaign: Campaign, findings: list[Finding], states: Any) -> None:
                 f"{finding.effect.severity:7} {finding.effect}\n"
                 f"        {len(finding.case.steps)} frames, {finding.count} cases, "
                 f"ds4proto fuzz replay {campaign.root / finding.name}"
-            )
+            ),
+            soft_wrap=True,  # the command is there to be copied
         )
     console.print(f"{len(findings)} findings")

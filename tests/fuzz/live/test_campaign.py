@@ -14,6 +14,7 @@ from ds4proto_fuzz.findings import Finding
 from ds4proto_fuzz.mutants import spec_of
 from ds4proto_fuzz.target import Settings
 
+from ds4proto.cli import run
 from ds4proto.errors import Ds4ProtoError, WrongUsage
 
 PLAN = Plan(Settings("exec:x", "worker"), seed=5, cases=3 * CHUNK + 10)
@@ -138,3 +139,37 @@ def test_two_processes_share_a_campaign(tmp_path: Path) -> None:
     assert not list(campaign.store)
     state = json.loads((tmp_path / "campaign.json").read_text())
     assert state["done"] == {"0": CHUNK, "1": CHUNK + 60}
+
+
+class Silent(Fake):
+    """Finds nothing."""
+
+    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+        return [
+            (handle, result | {"found": [], "repeated": {}})
+            for handle, result in super().wait(handles)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "text"),
+    [
+        (Silent(2), 130, "the same command with --resume goes on"),
+        (Fake(2), 1, "the same command with --resume goes on"),
+        (Silent(0), 130, "after 0 cases; no case was finished"),
+    ],
+)
+def test_a_stop_is_told_last_and_is_no_success(
+    engine: Fake, status: int, text: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("ds4proto_fuzz.cli.peer._engine", lambda _told: engine)
+    out = tmp_path / ("a-folder-with-a-long-name-" * 4)
+    words = ["fuzz", "peer", "--peer", "exec:x", "--role", "worker", "--seed", "5"]
+    assert run([*words, "--cases", "1000", "--out", str(out)]) == status
+    shown, told = capsys.readouterr()
+    assert told.splitlines()[-1].startswith("stopped early after ")
+    assert text in told.splitlines()[-1]
+    if status == 1:
+        (folder,) = [path for path in out.iterdir() if path.is_dir()]
+        assert f"ds4proto fuzz replay {folder}" in shown
