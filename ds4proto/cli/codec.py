@@ -154,7 +154,7 @@ def wire_size(
 
     table = Table("codec")
     table.add_column("bytes", justify="right")
-    table.add_column("bf16 / bytes", justify="right")
+    table.add_column("compression (bf16 = 1)", justify="right")
     for name, size in sizes.items():
         ratio = f"{sizes['bf16'] / size:.2f}" if size else "-"
         table.add_row(name, str(size), ratio)

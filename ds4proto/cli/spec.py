@@ -166,11 +166,15 @@ def _show_frame(name: str, dialect: str | None, as_json: bool) -> int:
 @cmd.command(epilog="\b\nExample:\n  ds4proto spec diff v9w v14")
 @click.argument("first")
 @click.argument("second")
-def diff(first: str, second: str) -> int:
+@json_option
+def diff(first: str, second: str, as_json: bool) -> int:
     """Show what breaks between two dialects."""
-    from ds4proto.emit.tables import differences
+    from ds4proto.emit.tables import differences, differences_document
 
     try:
+        if as_json:
+            write_json(differences_document(first, second))
+            return ExitCode.PASSED
         text = differences(first, second)
     except KeyError as error:
         raise WrongUsage(str(error.args[0])) from None

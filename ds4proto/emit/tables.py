@@ -7,6 +7,7 @@ a header's own table starts at its first byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ds4proto.schema.declare import (
     Blob,
@@ -202,20 +203,7 @@ def differences(first: str, second: str) -> str:
     if one.protocol != two.protocol:
         lines.append(f"{one.protocol} and {two.protocol} share no frame.")
         return "\n".join(lines)
-    ours = {s.full_name: s for s in frames(dialect=first)}
-    theirs = {s.full_name: s for s in frames(dialect=second)}
-    rows: list[tuple[object, ...]] = []
-    for name in ours | theirs:
-        if name not in theirs or name not in ours:
-            owner = first if name in ours else second
-            spec = ours.get(name) or theirs[name]
-            code = "" if spec.code is None else f" (type {spec.code})"
-            rows.append((f"`{name}`", f"only in {owner}{code}"))
-            continue
-        rows.extend(
-            (f"`{name}`", change)
-            for change in _changes(ours[name], theirs[name], first, second)
-        )
+    rows = [(f"`{name}`", change) for name, change in _frame_rows(first, second)]
     lines.append(table(("frame", "difference"), rows) if rows else "No frame differs.")
     for entry in (one, two):
         if entry.differs:
@@ -224,6 +212,52 @@ def differences(first: str, second: str) -> str:
         lines += ["", f"{entry.name} is {entry.evidence}; it is settled by"]
         lines[-1] += f" {entry.settles}."
     return "\n".join(lines)
+
+
+def differences_document(first: str, second: str) -> dict[str, Any]:
+    """Return what breaks between two dialects, as JSON can hold it.
+
+    Raises
+    ------
+    KeyError
+        If a name is not registered; the message lists those that are.
+    """
+    both = [find_dialect(first), find_dialect(second)]
+    shared = both[0].protocol == both[1].protocol
+    rows = _frame_rows(first, second) if shared else ()
+    return {
+        "dialects": [
+            {
+                "name": entry.name,
+                "protocol": entry.protocol,
+                "base": entry.base,
+                "differs_from_base": list(entry.differs),
+                "evidence": entry.evidence,
+                "settled_by": entry.settles,
+            }
+            for entry in both
+        ],
+        "share_frames": shared,
+        "differences": [
+            {"frame": name, "difference": change.replace("`", "")}
+            for name, change in rows
+        ],
+    }
+
+
+def _frame_rows(first: str, second: str) -> Iterable[tuple[str, str]]:
+    """Yield each frame that differs between two dialects, and how."""
+    ours = {s.full_name: s for s in frames(dialect=first)}
+    theirs = {s.full_name: s for s in frames(dialect=second)}
+    for name in ours | theirs:
+        if name not in theirs or name not in ours:
+            owner = first if name in ours else second
+            spec = ours.get(name) or theirs[name]
+            code = "" if spec.code is None else f" (type {spec.code})"
+            yield name, f"only in {owner}{code}"
+            continue
+        for change in _changes(ours[name], theirs[name], first, second):
+            yield name, change
 
 
 def _changes(

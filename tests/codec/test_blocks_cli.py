@@ -23,6 +23,7 @@ def test_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "bytes", "--width", "2048", "--tensors", "2", "--json")
     assert (status, json.loads(out)) == (0, TABLE)
     status, out, _ = run(capsys, "bytes", "--width", "2048", "--tensors", "2")
+    assert "compression (bf16 = 1)" in out
     assert status == 0
     for name, size in TABLE.items():
         line = next(line for line in out.splitlines() if f" {name} " in line)

@@ -74,3 +74,21 @@ def test_vectors_are_listed_and_given() -> None:
     assert all(name in run("vectors")[1] for name in found)
     with pytest.raises(WrongUsage, match=r"no vectors 'none'; known: .*sizes"):
         run("vectors", "none")
+
+
+def test_the_difference_of_two_dialects_is_one_document() -> None:
+    code, text = run("diff", "v9w", "v14", "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert [entry["name"] for entry in found["dialects"]] == ["v9w", "v14"]
+    sizes = {"frame": "DS4T.HELLO",
+             "difference": "fixed part of 72 bytes in v9w, 88 in v14"}  # fmt: skip
+    assert sizes in found["differences"]
+    _, shown_ = run("diff", "v9w", "v14")
+    plain = shown_.replace("`", "").replace("\\|", "|")
+    assert all(row["difference"] in plain for row in found["differences"])
+    assert json.loads(run("diff", "upstream", "v14", "--json")[1])["share_frames"] is (
+        False
+    )
+    with pytest.raises(WrongUsage, match="v14"):
+        run("diff", "v9w", "none", "--json")
