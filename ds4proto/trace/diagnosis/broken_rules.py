@@ -10,6 +10,7 @@ from ds4proto.schema.problem import Problem
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
@@ -43,10 +44,12 @@ class RulesCheck:
         connections: Connections,
         pairs: Pairs,
         pipelines: Pipelines,
+        headers: GateHeaders,
     ) -> None:
         self._scene = scene
         self._crossed = pipelines.crossed
         self._connections = connections
+        self._headers = headers
         self._pairs = pairs
         self._breaches: dict[tuple[int, str, str], Breach] = {}
         self._cut: list[FrameRow] = []
@@ -78,6 +81,8 @@ class RulesCheck:
             if clause not in _ELSEWHERE and not self._captured_late(breach):
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
+            if self._headers.differing(row.stream):
+                continue  # told together
             held = self._connections.all.get(row.stream)
             begun = held is None or held.frames or held.ended is not None
             if begun or row.fields.get("frame"):

@@ -10,6 +10,7 @@ from ds4proto.pcap.types import Endpoint
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity, proof
+from ds4proto.trace.diagnosis.gate_headers import is_gate_header
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.rows import FrameRow
 
@@ -74,7 +75,10 @@ class ConnectingCheck:
         """Tell whether a connection to a peer never became a frame of its own."""
         if held.frames or not held.undecoded or not self._ours(held):
             return False
-        return not any(row.fields.get("frame") for row in held.undecoded)
+        return not any(
+            row.fields.get("frame") or (row.run and is_gate_header(row))
+            for row in held.undecoded
+        )
 
     def _ours(self, held: Connection) -> bool:
         return bool(self._scene.run_number(held.stream)) or self._known(held.b)

@@ -17,6 +17,7 @@ from ds4proto.trace.diagnosis.connecting import ConnectingCheck
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.cross import cross_findings
 from ds4proto.trace.diagnosis.finding import Finding, in_order
+from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.giving_up import GivingUpCheck
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.identity import IdentityCheck
@@ -84,17 +85,21 @@ class Examiner:
         self.connections = Connections(scene)
         self.pipelines = Pipelines()
         self.pairs = Pairs()
+        self._headers = GateHeaders(scene, self.connections)
         self._transport = TransportCheck(scene, self.connections)
         self.checks: tuple[Check, ...] = (
             PipelineCheck(scene, self.pipelines),
             TensorCheck(scene, self.pairs),
             GivingUpCheck(scene, self.connections, self.pipelines),
-            TpEndingCheck(scene, self.connections, self.pairs),
+            TpEndingCheck(scene, self.connections, self.pairs, self._headers),
             TpAnswersCheck(scene, self.pairs),
             RouteCheck(scene),
             IdentityCheck(scene),
             ConnectingCheck(scene, self.connections),
-            RulesCheck(scene, self.connections, self.pairs, self.pipelines),
+            RulesCheck(
+                scene, self.connections, self.pairs, self.pipelines, self._headers
+            ),
+            self._headers,
             RdmaCheck(scene),
             ValuesCheck(scene),
             self._transport,
@@ -105,6 +110,7 @@ class Examiner:
         """Take what TCP did, before the rows that come of it."""
         self.connections.saw(event)
         self._transport.saw(event)
+        self._headers.saw(event)
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""

@@ -9,6 +9,7 @@ from ds4proto.link.ds4t_identity import Identity, all_mismatches
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
+from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
@@ -36,10 +37,17 @@ class GaveUp(NamedTuple):
 class TpEndingCheck:
     """Ends of DS4T runs, and gates that never found their partner."""
 
-    def __init__(self, scene: Scene, connections: Connections, pairs: Pairs) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        connections: Connections,
+        pairs: Pairs,
+        headers: GateHeaders,
+    ) -> None:
         self._scene = scene
         self._connections = connections
         self._pairs = pairs
+        self._headers = headers
         self._commands: dict[int, FrameRow] = {}
 
     def add(self, row: FrameRow) -> None:
@@ -52,6 +60,8 @@ class TpEndingCheck:
     def findings(self) -> Iterator[Finding]:
         """Answer for each pair."""
         for run in self._pairs.runs.values():
+            if any(map(self._headers.differing, self._streams(run))):
+                continue  # the end follows from headers that differ, told as such
             gave_up = self._first(run)
             waiting = self._waiting(run, gave_up)
             if waiting:
@@ -110,6 +120,9 @@ class TpEndingCheck:
                 row.stream, "b>a" if row.direction == "a>b" else "a>b", row.first_time
             )
         ]  # fmt: skip
+
+    def _streams(self, run: PairRun) -> list[int]:
+        return [held.stream for held in self._connections.of_run(run.number)]
 
     def _hidden(self, run: PairRun) -> bool:
         """Tell whether the capture lost bytes behind the last frame of a pair."""

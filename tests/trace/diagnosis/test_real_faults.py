@@ -97,3 +97,25 @@ def test_a_redacted_file_has_no_values_to_judge(name: str, tmp_path: Path) -> No
     assert one(both, "compare.redacted")
     assert worst(both) == "note", both[0].sentence
     assert not of(both, "compare.tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v10_to_leader_big_tag_b17", "tag 0x0b17, the leader's tag 0x0b16"),
+        ("v9_to_leader_big_tag_b17", "tag 0x0b17, the leader's tag 0x0b16"),
+        ("v10_to_leader_big_tag_rows", "tag 0x0004, the leader's tag 0x0b16"),
+        ("v10_to_leader_big_magic_row", "magic 'DS4T', the leader's magic 'DS4B'"),
+        ("v9_to_leader_big_layer_off", "layer 1, the leader's layer 0"),
+    ],
+)
+def test_a_wrong_word_of_a_gate_header_is_named(name: str, said: str) -> None:
+    findings = capture(f"ds4t/{name}")
+    severe = [finding for finding in findings if finding.severity != "note"]
+    assert [finding.code for finding in severe] == ["rule.gate-header"]
+    assert f"the worker's says {said}." in severe[0].sentence
+
+
+def test_equal_headers_of_a_gate_are_no_fault_of_theirs() -> None:
+    findings = capture("ds4t/v10_leader_dies_mid_prefill")
+    assert not of(findings, "rule.gate-header")
