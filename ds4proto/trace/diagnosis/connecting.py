@@ -11,7 +11,7 @@ from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity, proof
 from ds4proto.trace.diagnosis.gate_headers import is_gate_header
-from ds4proto.trace.diagnosis.spread import ms
+from ds4proto.trace.diagnosis.spread import counted, ms
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["ConnectingCheck"]
@@ -108,7 +108,7 @@ class ConnectingCheck:
         who = ", ".join(dict.fromkeys(held.a.host for held in group[:LISTED]))
         span = f"from {first.opened:.3f} s to {last.opened:.3f} s"
         evidence = tuple(self._opened(held) for held in group[:LISTED])
-        times = "1 connection" if len(group) == 1 else f"{len(group)} connections"
+        times = counted(len(group), "connection")
         other = not known and any(h.frames for h in self._connections.all.values())
         severity: Severity = "note" if later or other else "severe"
         if note == "refused":
@@ -164,8 +164,8 @@ class ConnectingCheck:
         rest = f" and {len(group) - LISTED} more" if len(group) > LISTED else ""
         return Finding(
             "connect.half-open", "warning", "certain",
-            f"{len(group)} connections to {listener} sent less than one frame, or "
-            f"bytes of no frame: {shown}{rest}",
+            f"{counted(len(group), 'connection')} to {listener} sent less than one "
+            f"frame, or bytes of no frame: {shown}{rest}",
             {"listener": str(listener), "connections": len(group)},
             tuple(
                 proof(held.undecoded[0], self._scene.file) for held in group[:LISTED]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ds4proto.schema import frames
-from ds4proto.schema.declare import FrameSpec
-from ds4proto.schema.fast import fields_of, struct_of
+from ds4proto.schema.declare import FrameSpec, fields_of
+from ds4proto.schema.fast import struct_of
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof

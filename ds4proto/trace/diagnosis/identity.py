@@ -12,6 +12,7 @@ from ds4proto.schema.ds4d_work import WORK
 from ds4proto.schema.ds4t_hello import ROLE_CODES
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.runs import layers_text
 
@@ -128,7 +129,8 @@ class IdentityCheck:
             )
             yield Finding(
                 "identity.mismatch", "severe", "certain",
-                f"the hellos differ in {len(differ)} words that have to be equal: "
+                f"the hellos differ in {counted(len(differ), 'word')} that "
+                f"{'has' if len(differ) == 1 else 'have'} to be equal: "
                 f"{words}{hexed}",
                 {item.field: f"{item.mine} / {item.theirs}" for item in differ},
                 evidence,

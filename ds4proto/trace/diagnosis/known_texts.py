@@ -237,7 +237,7 @@ def meaning_of(text: str) -> Meaning:
         clause = clauses.get(pattern.clause)
         meaning, step = _ADVICE.get(pattern.clause, ("", ""))
         if not meaning:
-            meaning = f"the rule is: {clause.text}"
+            meaning = f"the rule is: {clause.text.rstrip('.')}"
             step = f"ds4proto spec show {clause.id}"
         return Meaning(clause.id, meaning, step, match.groups())
     for words, meaning, step in _MORE:

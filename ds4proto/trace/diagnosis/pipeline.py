@@ -8,7 +8,7 @@ from typing import Final
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.hops import Hop, Phase, PipelineRun, Pipelines
-from ds4proto.trace.diagnosis.spread import milli, ms, share
+from ds4proto.trace.diagnosis.spread import counted, milli, ms, share
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["PipelineCheck"]
@@ -90,7 +90,8 @@ class PipelineCheck:
             words.append(f"{ms(phase.before.mean)} in {hop.src} before the next one")
         yield Finding(
             "pipeline.time", "note", "certain" if phase.timed else "possible",
-            f"{hop.name}, {mode}: {phase.requests} requests of {phase.tokens} tokens, "
+            f"{hop.name}, {mode}: {counted(phase.requests, 'request')} of "
+            f"{counted(phase.tokens, 'token')}, "
             f"{ms(phase.seconds)} a {unit}: {', '.join(words)}",
             numbers, self._pair(phase.slowest, "slowest request"),
             "" if phase.timed else "workers that send telemetry tell computing apart",
@@ -234,7 +235,7 @@ class PipelineCheck:
             return
         yield Finding(
             "pipeline.in-flight", "note", "certain",
-            f"{hop.name}: at most {hop.deepest} requests in flight, "
+            f"{hop.name}: at most {counted(hop.deepest, 'request')} in flight, "
             f"{hop.depths.mean:.1f} on average when one is sent",
             {"hop": hop.name, "most": hop.deepest, "mean": round(hop.depths.mean, 2)},
             run=hop.run, file=self._scene.file,

@@ -8,7 +8,7 @@ from typing import Final
 from ds4proto.schema.slab import VALUE
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
-from ds4proto.trace.diagnosis.spread import Spread, milli, ms, share
+from ds4proto.trace.diagnosis.spread import Spread, counted, milli, ms, share
 from ds4proto.trace.diagnosis.tp_gates import OTHER, RANKS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
@@ -50,8 +50,9 @@ class TensorCheck:
         schedule = run.schedule
         a_token = len(schedule.slots) if schedule is not None else 0
         words = [
-            f"{run.pairs} gates exchanged: {run.row_pairs} row, {run.bulk} bulk, "
-            f"{run.pairs - run.row_pairs - run.bulk} batch; {run.gate_bytes} bytes"
+            f"{counted(run.pairs, 'gate')} exchanged: {run.row_pairs} row, "
+            f"{run.bulk} bulk, {run.pairs - run.row_pairs - run.bulk} batch; "
+            f"{run.gate_bytes} bytes"
         ]
         numbers: dict[str, float | int | str] = {
             "gates": run.pairs, "row_gates": run.row_pairs,
@@ -117,7 +118,8 @@ class TensorCheck:
         yield Finding(
             "tp.skew", "warning" if heavy else "note",
             "likely" if heavy else "possible",
-            f"the {rank}'s partial comes last in {spread.count} of {run.pairs} gates, "
+            f"the {rank}'s partial comes last in {spread.count} of "
+            f"{counted(run.pairs, 'gate')}, "
             f"{ms(spread.median)} behind the {OTHER[rank]}'s (median; "
             f"{ms(spread.quantile(0.99))} at 99 %); most in {listed}. Seen from one "
             "place, a slow rank and a slow link to it look alike",

@@ -9,6 +9,7 @@ from typing import Final
 from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.diagnosis.tp_gates import PairRun, Pairs
 from ds4proto.trace.rows import FrameRow
 
@@ -131,7 +132,8 @@ class TpAnswersCheck:
                 "tp.diverged", "severe", "certain",
                 f"the ranks hold different states from comparison {row.fields['seq']} "
                 f"on: {other.src_role} {other.fields['hash']:#018x}, {row.src_role} "
-                f"{row.fields['hash']:#018x}; {self._equal} comparisons before agreed",
+                f"{row.fields['hash']:#018x}; "
+                f"{counted(self._equal, 'comparison')} before agreed",
                 {"seq": int(row.fields["seq"]), "equal_before": self._equal},
                 (proof(other, self._scene.file), proof(row, self._scene.file)),
                 "each rank added other numbers: compare weights, environment and "

@@ -10,7 +10,7 @@ from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.gate_headers import GateHeaders
-from ds4proto.trace.diagnosis.spread import ms
+from ds4proto.trace.diagnosis.spread import counted, ms
 from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
@@ -146,7 +146,9 @@ class TpEndingCheck:
         name = gate_name(row, run.schedule)
         wait = max(0.0, end - row.time)
         count = run.pairs
-        done = f"{count} gates before it were exchanged" if count else "0 gates passed"
+        were = "was" if count == 1 else "were"
+        done = f"{counted(count, 'gate')} before it {were} exchanged"
+        done = done if count else "0 gates passed"
         numbers: dict[str, float | int | str] = {
             "seq": int(row.fields.get("seq", 0)), "missing": missing,
             "waited_ms": round(wait * 1e3, 3), "gates": count,
@@ -221,7 +223,7 @@ class TpEndingCheck:
         return Finding(
             "tp.schedule", "severe", "certain",
             f"the ranks wait for each other at different gates: {' and '.join(parts)}; "
-            f"{run.pairs} gates matched before",
+            f"{counted(run.pairs, 'gate')} matched before",
             {"gates": run.pairs},
             tuple(proof(row, self._scene.file) for row in shown.values()),
             "the ranks run different schedules: compare prefill chunk "
@@ -324,7 +326,7 @@ class TpEndingCheck:
             "severe" if severe else "warning", "certain",
             f"the {gave_up.rank} went away first: it {gave_up.how} at "
             f"{gave_up.time:.3f} s without STOP"
-            + (f", {token.gates} gates into token {run.token_count}"
+            + (f", {counted(token.gates, 'gate')} into token {run.token_count}"
                if token is not None and busy
                else f", with EVAL {token.row.fields.get('seq', '')} open"
                if token is not None

@@ -361,7 +361,7 @@ def test_fr_032_a_value_of_70000_is_named_by_hop(script: Script) -> None:
 def test_fr_038_ranks_that_hold_different_states() -> None:
     found = one(capture("ds4t/v9_debug_hash_divergence"), "tp.diverged")
     assert "from comparison 2 on" in found.sentence
-    assert "1 comparisons before agreed" in found.sentence
+    assert "1 comparison before agreed" in found.sentence
     assert "own half" in found.next_step
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ds4proto import clauses
 from ds4proto.trace.cut import Selection
 from ds4proto.trace.diagnosis import Finding, diagnose
 from ds4proto.trace.diagnosis.finding import worst
+from ds4proto.trace.diagnosis.known_texts import meaning_of
 from ds4proto.trace.redact import REDACTED, Redactor, head_size
 from ds4proto.trace.rewriting import rewrite
 from tests.trace.diagnosis.script import ROOT, capture, of, one
@@ -119,3 +121,22 @@ def test_a_wrong_word_of_a_gate_header_is_named(name: str, said: str) -> None:
 def test_equal_headers_of_a_gate_are_no_fault_of_theirs() -> None:
     findings = capture("ds4t/v10_leader_dies_mid_prefill")
     assert not of(findings, "rule.gate-header")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("ds4d/a_s2_decode_f32", "pipeline.in-flight", "at most 1 request in flight"),
+        ("ds4t/v10_leader_dies_mid_prefill", "tp.time", "1 gate exchanged"),
+    ],
+)
+def test_one_of_a_kind_is_told_in_the_singular(name: str, code: str, said: str) -> None:
+    assert said in one(capture(name), code).sentence
+
+
+def test_a_rule_is_told_without_its_full_stop() -> None:
+    texts = [clauses.get(name).error or "" for name in clauses.ids()]
+    meanings = [meaning_of(text).meaning for text in texts if text]
+    told = [meaning for meaning in meanings if meaning.startswith("the rule is: ")]
+    assert told
+    assert not [meaning for meaning in told if meaning.endswith(".")]
