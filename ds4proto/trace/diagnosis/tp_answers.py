@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace as with_fields
+
 from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
@@ -45,9 +47,26 @@ class TpAnswersCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Return what was seen, in order."""
-        yield from self._found
+        yield from map(self._ended_on_it, self._found)
         for run in self._pairs.runs.values():
             yield from self._misplaced(run)
+
+    def _ended_on_it(self, finding: Finding) -> Finding:
+        """Tell an interruption after which the leader did nothing more but end."""
+        run = self._pairs.runs.get(finding.run)
+        if finding.code != "tp.command-interrupted" or run is None:
+            return finding
+        if run.answered is None or not finding.evidence:
+            return finding
+        ack = proof(run.answered[1], self._scene.file)
+        if finding.evidence[-1] != ack or run.logits_due:
+            return finding
+        return with_fields(
+            finding, severity="warning",
+            sentence=f"{finding.sentence}; no command followed, so that the leader "
+            "gave up on it, or its user did",
+            next_step="if nobody interrupted it, the worker's log says why it did",
+        )  # fmt: skip
 
     def _misplaced(self, run: PairRun) -> Iterator[Finding]:
         if run.misplaced is None:

@@ -33,6 +33,8 @@ def test_an_rdma_info_without_an_answer_is_named() -> None:
 def test_a_status_is_named() -> None:
     found = one(capture("ds4t/v10_to_leader_sync_ack_status"), "tp.command-interrupted")
     assert "answered SYNC of session 1 with status 2 (interrupted)" in found.sentence
+    assert found.severity == "warning"
+    assert "no command followed" in found.sentence
 
 
 def test_logits_that_never_followed_an_acknowledgement_are_named() -> None:
