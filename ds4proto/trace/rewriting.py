@@ -12,10 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Any, BinaryIO, Final, Literal
 
 from ds4proto.pcap import CaptureReader, Endpoint, PcapngWriter, TcpConversation
 from ds4proto.trace.decoder import Decoder, Source
+from ds4proto.trace.redact import REDACTED
 from ds4proto.trace.rows import Direction, FrameRow
 from ds4proto.trace.tcp import Reassembler
 from ds4proto.trace.tcp_events import Closed, Data, End, Gap, Opened, StreamEvent
@@ -319,7 +321,7 @@ def rewrite(
     head : callable
         Bytes of a row that ``head`` keeps.
     comment : str
-        Stored in the section header.
+        Stored in the section header; that of a redacted input stays.
 
     Raises
     ------
@@ -327,17 +329,21 @@ def rewrite(
         At damage in the input.
     """
     reassembler = Reassembler()
-    with PcapngWriter(target, comment=comment) as writer:
-        work = Rewriting(writer, choice=choice, change=change, head=head)
-        with CaptureReader(source) as reader:
-            for batch in reader:
+    with CaptureReader(source) as reader:
+        batches = iter(reader)
+        first = next(batches, None)
+        if reader.info.comment == REDACTED:
+            comment = REDACTED  # a part of a redacted file is one too
+        with PcapngWriter(target, comment=comment) as writer:
+            work = Rewriting(writer, choice=choice, change=change, head=head)
+            for batch in chain(() if first is None else (first,), batches):
                 if len(batch):
                     work.decoder.start_at(int(batch.time_ns[0]))
                 for event in reassembler.feed(batch):
                     work.feed(event)
             truncated = reader.info.truncated
-        for event in reassembler.finish():
-            work.feed(event)
-        summary = work.finish()
+            for event in reassembler.finish():
+                work.feed(event)
+            summary = work.finish()
     summary.truncated = truncated
     return summary

@@ -94,9 +94,16 @@ def test_a_redacted_file_has_no_values_to_judge(name: str, tmp_path: Path) -> No
             str(original), target, choice=Selection(), head=head_size,
             change=Redactor(bytes(16)).frame, comment=REDACTED,
         )  # fmt: skip
-    alone = diagnose([output])
-    assert one(alone, "unknown.redacted")
-    assert worst(alone) == "note", alone[0].sentence
+    part_of_it = tmp_path / "part.pcapng"
+    with part_of_it.open("wb") as target:
+        rewrite(
+            str(output), target, choice=Selection(begin=0), head=head_size,
+            comment="cut from a capture",
+        )  # fmt: skip
+    for file in (output, part_of_it):
+        alone = diagnose([file])
+        assert one(alone, "unknown.redacted")
+        assert worst(alone) == "note", alone[0].sentence
     both = diagnose([original, output])
     assert one(both, "compare.redacted")
     assert worst(both) == "note", both[0].sentence
