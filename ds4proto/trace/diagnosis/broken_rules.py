@@ -10,7 +10,7 @@ from ds4proto.schema.problem import Problem
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, proof
-from ds4proto.trace.diagnosis.gate_headers import GateHeaders
+from ds4proto.trace.diagnosis.gate_headers import GateHeaders, is_gate
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
@@ -78,11 +78,16 @@ class RulesCheck:
     def findings(self) -> Iterator[Finding]:
         """Answer by clause, then by connection."""
         for (run, role, clause), breach in self._breaches.items():
+            gate = breach.row.type.startswith("GATE")
+            if gate and self._connections.blind(run):
+                continue  # without the commands nobody knows how long it is
             if clause not in _ELSEWHERE and not self._captured_late(breach):
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
             if self._headers.differing(row.stream):
                 continue  # told together
+            if is_gate(row) and self._connections.blind(row.run):
+                continue
             held = self._connections.all.get(row.stream)
             begun = held is None or held.frames or held.ended is not None
             if begun or row.fields.get("frame"):

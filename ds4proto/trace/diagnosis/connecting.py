@@ -10,7 +10,7 @@ from ds4proto.pcap.types import Endpoint
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity, proof
-from ds4proto.trace.diagnosis.gate_headers import is_gate_header
+from ds4proto.trace.diagnosis.gate_headers import is_gate
 from ds4proto.trace.diagnosis.spread import counted, ms
 from ds4proto.trace.rows import FrameRow
 
@@ -76,7 +76,7 @@ class ConnectingCheck:
         if held.frames or not held.undecoded or not self._ours(held):
             return False
         return not any(
-            row.fields.get("frame") or (row.run and is_gate_header(row))
+            row.fields.get("frame") or (row.run and is_gate(row))
             for row in held.undecoded
         )
 

@@ -141,6 +141,18 @@ class Connections:
         held = self.all.get(stream)
         return held is not None and held.holes.get(direction, -1.0) >= since
 
+    def blind(self, run: int) -> bool:
+        """Tell whether a run has a direction that ends in a hole.
+
+        Without its commands a pair's schedule is unknown, and so is how it ended.
+        """
+        for held in self.of_run(run):
+            for way, time in held.holes.items():
+                last = held.last_frame.get(way)
+                if last is None or last.time <= time:
+                    return True
+        return False
+
     def of_run(self, run: int) -> Iterator[Connection]:
         """Yield the connections of a run in order of appearance."""
         for held in self.all.values():

@@ -15,7 +15,7 @@ from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.tcp_events import Data, StreamEvent
 
-__all__ = ["GateHeaders", "is_gate_header"]
+__all__ = ["GateHeaders", "is_gate"]
 
 _TAIL: Final = 64
 """Bytes kept of the end of each direction: more than any gate header has."""
@@ -99,11 +99,16 @@ class GateHeaders:
         )  # fmt: skip
 
 
-def is_gate_header(row: FrameRow) -> bool:
-    """Tell whether a row is a gate's header, and nothing of its payload."""
+def is_gate(row: FrameRow) -> bool:
+    """Tell whether a row is the beginning of a gate that was cut off."""
     if row.is_frame or row.fields.get("reason") != "truncated" or not row.problems:
         return False
-    spec = _spec_of(row)
+    return row.problems[0].path.startswith("GATE")
+
+
+def is_gate_header(row: FrameRow) -> bool:
+    """Tell whether a row is a gate's header, and nothing of its payload."""
+    spec = _spec_of(row) if is_gate(row) else None
     if spec is None:
         return False
     return row.length == struct_of(spec.body, row.dialect.rstrip("?")).size

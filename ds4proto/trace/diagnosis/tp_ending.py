@@ -62,11 +62,13 @@ class TpEndingCheck:
         for run in self._pairs.runs.values():
             if any(map(self._headers.differing, self._streams(run))):
                 continue  # the end follows from headers that differ, told as such
+            if self._connections.blind(run.number):
+                continue
             gave_up = self._first(run)
             waiting = self._waiting(run, gave_up)
             if waiting:
                 yield from self._missing(run, gave_up, waiting)
-            elif not self._hidden(run):
+            else:
                 yield from self._stall(run, gave_up)
                 yield from self._no_stop(run, gave_up)
             yield from self._late(run, gave_up)
@@ -123,14 +125,6 @@ class TpEndingCheck:
 
     def _streams(self, run: PairRun) -> list[int]:
         return [held.stream for held in self._connections.of_run(run.number)]
-
-    def _hidden(self, run: PairRun) -> bool:
-        """Tell whether the capture lost bytes behind the last frame of a pair."""
-        since = run.last_row.time if run.last_row is not None else 0.0
-        return any(
-            self._connections.hid(held.stream, way, since)
-            for held in self._connections.of_run(run.number) for way in held.holes
-        )  # fmt: skip
 
     def _missing(
         self, run: PairRun, gave_up: GaveUp | None, waiting: list[FrameRow]
