@@ -170,6 +170,8 @@ class GivingUpCheck:
         watched = held.kind in ("control", "forward")
         if close is None or not run or not watched or not held.frames:
             return
+        if self._connections.blind(run):
+            return  # a request may have been open in the hole
         who = self._connections.role(held, close.side)
         if who == "leader" or "tp-" in who or not self._is_pipeline(run):
             return

@@ -35,7 +35,11 @@ class TpAnswersCheck:
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
-        if row.protocol != "DS4T" or not row.is_frame:
+        if row.protocol != "DS4T":
+            return
+        if not row.is_frame:
+            if row.fields.get("reason") == "gap":
+                self._sessions.pop(row.run, None)  # one may have been created in it
             return
         self._session(row)
         if row.type == "HASH":

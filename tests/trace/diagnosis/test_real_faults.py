@@ -157,3 +157,16 @@ def test_a_rule_is_told_without_its_full_stop() -> None:
     told = [meaning for meaning in meanings if meaning.startswith("the rule is: ")]
     assert told
     assert not [meaning for meaning in told if meaning.endswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [("ds4t/v7_prefill_decode", 0.001, 0.003), ("ds4t/v9_no_destroy", 0.001, 0.003),
+     ("ds4t/v9_verify_rows8", 0.001, 0.003), ("ds4d/a_s2_decode_f32", 0, 0.003)],
+)  # fmt: skip
+def test_what_a_hole_may_hold_is_not_called_wrong(
+    name: str, begin: float, end: float, tmp_path: Path
+) -> None:
+    findings = part(f"{name}.pcap", begin, end, tmp_path)
+    codes = {finding.code for finding in findings if finding.severity != "note"}
+    assert not codes & {"tp.unknown-session", "end.worker-left"}
