@@ -42,6 +42,10 @@ def comes_back(peer: CoordinatorBench, p: dict[str, Any]) -> None:
     """A worker that dropped its idle connection registers anew and is given work."""
     for _ in range(p["times"]):
         old = peer.register("before")
+        old.wire.half_close()
+        # Registrations may be handled side by side: the old one has to be over.
+        while isinstance(old.wire.quiet(peer.quiet), Frame):
+            pass
         old.wire.close()
     hop = peer.register("again")
     peer.drive()
