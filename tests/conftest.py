@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Several threads of a maths library wait by spinning: on a busy machine of few cores
 # that makes small products ten times slower. Child processes inherit this.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# A job in the background of a script is born deaf to Ctrl-C, and so would be every
+# process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
