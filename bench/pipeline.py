@@ -264,6 +264,7 @@ def positions(rounds: int, as_json: bool) -> None:
             session = coordinator.session(count)
             session.sync([9] * count)
 
+            # A default binds the session of this turn, its type is that session's.
             def steps(session=session) -> None:  # type: ignore[no-untyped-def]
                 for _ in range(STEPS):
                     session.eval(5)

@@ -168,7 +168,7 @@ class Runner:
             return self._once(case)
         except (Ds4ProtoError, PeerError):
             raise
-        except Exception:
+        except Exception:  # whatever is ours must not pass for the peer's
             self.close()
             text = traceback.format_exc(limit=-6)
             return Outcome(case.id, Verdict.SUITE_ERROR, notes=[text])
@@ -258,7 +258,7 @@ class Runner:
             )
         except WrongUsage:
             raise  # an option that cannot be met ends the run
-        except Exception:
+        except Exception:  # a fault of the case itself: a verdict, with its traceback
             outcome.verdict = Verdict.SUITE_ERROR
             outcome.notes.append(traceback.format_exc(limit=-6))
             return
