@@ -243,9 +243,9 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def until(true: Callable[[], bool], what: str) -> None:
+def until(true: Callable[[], bool], what: object) -> None:
     """Wait, bounded, for something that another thread brings about."""
     end = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, str(what)  # as it is by now
         time.sleep(0.002)

@@ -80,7 +80,7 @@ def _work(address: tuple[str, int], results: list[object]) -> threading.Thread:
 
 
 def _joined(log: list[str], leader: TpLeader) -> None:
-    until(lambda: any("worker connected" in line for line in log), str(log))
+    until(lambda: any("worker connected" in line for line in log), log)
     known = leader.create()
     leader.eval(known, 3)
     leader.stop()
@@ -104,7 +104,7 @@ def test_a_client_that_comes_first_does_not_keep_the_worker_out(
         assert stranger.recv(88) != b""  # a leader writes first
         stranger.sendall(first)
         if word:
-            until(lambda: any(word in line for line in log), str(log))
+            until(lambda: any(word in line for line in log), log)
         worker = _work(leader.address, results)
         _joined(log, leader)
         worker.join(PATIENCE)
@@ -119,7 +119,7 @@ def test_a_hello_that_is_cut_short_is_turned_away_with_the_exchange_text() -> No
         stranger.recv(88)
         stranger.sendall(_hello()[:40])
         stranger.close()
-        until(lambda: any("tp hello exchange failed" in line for line in log), str(log))
+        until(lambda: any("tp hello exchange failed" in line for line in log), log)
         worker = _work(leader.address, results)
         _joined(log, leader)
         worker.join(PATIENCE)
@@ -130,17 +130,19 @@ def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Upstream takes its hello for a gate (facts, 13, 2: got l=9)."""
-    monkeypatch.setattr(bringup, "GREET_SECONDS", 10.0)  # a slow machine greets nobody
+    monkeypatch.setattr(bringup, "GREET_SECONDS", PATIENCE)  # a slow machine greets nobody
+    monkeypatch.setattr(bringup, "SETTLE_SECONDS", PATIENCE)  # nor takes the racer
     with _door() as (leader, log, errors):
         control = _connect(leader.address)
         control.sendall(_hello())
         assert len(control.recv(88, socket.MSG_WAITALL)) == 88
         racer = _connect(leader.address)
         racer.sendall(_hello())
-        until(lambda: any("speaks before" in line for line in log), str(log))
+        until(lambda: any("speaks before" in line for line in log), log)
         assert _closed(racer)
+        monkeypatch.setattr(bringup, "SETTLE_SECONDS", 0.05)
         data = _connect(leader.address)
-        until(lambda: any("worker connected" in line for line in log), str(log))
+        until(lambda: any("worker connected" in line for line in log), log)
         control.close()
         data.close()
         racer.close()
@@ -150,7 +152,7 @@ def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
 def test_a_silent_racer_is_told_apart_at_the_first_gate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bringup, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(bringup, "SETTLE_SECONDS", 3.0)  # a slow worker comes in time
     results: list[object] = []
     racers: list[socket.socket] = []
     real = bringup._worker_hello
@@ -189,9 +191,9 @@ def test_another_address_is_no_data_connection(
         control.sendall(_hello())
         assert len(control.recv(88, socket.MSG_WAITALL)) == 88
         stranger.connect(leader.address)
-        until(lambda: any("comes from" in line for line in log), str(log))
+        until(lambda: any("comes from" in line for line in log), log)
         data = _connect(leader.address)
-        until(lambda: any("worker connected" in line for line in log), str(log))
+        until(lambda: any("worker connected" in line for line in log), log)
         for sock in (control, data, stranger):
             sock.close()
     assert errors == []
