@@ -172,6 +172,8 @@ class LeaderDoor:
                         early = [c for c in knocking if not c.greeted]
                         for other in early:
                             knocking.remove(other)
+                        for late in knocking:
+                            self._turn_away(late, "another worker was first")
                         return client.sock, outcome, [c.sock for c in early]
                     if isinstance(outcome, PairFailed):
                         if outcome.problem.clause not in _TURNED_AWAY:

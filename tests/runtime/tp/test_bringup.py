@@ -129,8 +129,13 @@ def test_a_hello_that_is_cut_short_is_turned_away_with_the_exchange_text() -> No
 def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Upstream takes its hello for a gate (facts, 13, 2: got l=9)."""
-    monkeypatch.setattr(bringup, "GREET_SECONDS", PATIENCE)  # a slow machine greets nobody
+    """Upstream takes its hello for a gate (facts, 13, 2: got l=9).
+
+    Whether the leader still reads the first hello as the racer speaks is a matter of
+    luck; the racer is closed and named either way.
+    """
+    refusals = ("speaks before", "another worker was first")
+    monkeypatch.setattr(bringup, "GREET_SECONDS", PATIENCE)  # greets no racer
     monkeypatch.setattr(bringup, "SETTLE_SECONDS", PATIENCE)  # nor takes the racer
     with _door() as (leader, log, errors):
         control = _connect(leader.address)
@@ -138,7 +143,7 @@ def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
         assert len(control.recv(88, socket.MSG_WAITALL)) == 88
         racer = _connect(leader.address)
         racer.sendall(_hello())
-        until(lambda: any("speaks before" in line for line in log), log)
+        until(lambda: any(word in line for line in log for word in refusals), log)
         assert _closed(racer)
         monkeypatch.setattr(bringup, "SETTLE_SECONDS", 0.05)
         data = _connect(leader.address)
