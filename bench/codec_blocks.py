@@ -46,7 +46,7 @@ def _ours(x: Any, y: Any, threads: int) -> dict[str, Case]:
     suffix = "" if threads == 1 else f", {threads} threads"
     rows = x.size // WIDTH
     for name, variant in CASES:
-        codec = get(name, threads=threads, **variant)
+        codec = get(name, profile="strict", threads=threads, path="auto", **variant)
         wire = np.empty(codec.wire_bytes(x.size, rows), dtype=np.uint8)
         label = " ".join([name, *variant.values()])
         cases[f"{label} quantise{suffix}"] = _call(codec.encode, x, wire, rows=rows)

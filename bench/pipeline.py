@@ -22,11 +22,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from ds4proto_runtime.engines.base import F32, Session, Shape
+from ds4proto_runtime.engines.base import F32, Gate, Session, Shape
 from ds4proto_runtime.pipeline.activations import warm
 from ds4proto_runtime.pipeline.coordinator import PipelineCoordinator
 from ds4proto_runtime.pipeline.worker import PipelineWorker
@@ -34,6 +34,7 @@ from ds4proto_runtime.pipeline.worker import PipelineWorker
 from bench._timing import Row, report
 from ds4proto.schema.ds4d_private import DIALECT as PRIVATE
 from ds4proto.schema.ds4d_private import FORMAT_IDS, FORMATS
+from ds4proto.schema.problem import Buf
 
 WIDTH = 16384
 CHUNK = 1024
@@ -60,8 +61,8 @@ class NullEngine:
         self._rows = np.random.default_rng(1).standard_normal((cap, width), np.float32)
         self._logits = np.zeros(VOCAB, np.float32)
 
-    def open(self) -> Session:
-        return Session(self.layers)
+    def open(self, layers: range | None = None) -> Session:
+        return Session(self.layers if layers is None else layers)
 
     def reset(self, session: Session) -> None:
         session.tokens.clear()
@@ -75,13 +76,35 @@ class NullEngine:
         hidden: F32,
         tokens: Sequence[int],
         pos0: int,
-        gate: object = None,
+        gate: Gate | None = None,
     ) -> F32:
         session.tokens.extend(tokens)
         return hidden
 
     def head(self, hidden: F32) -> F32:
         return self._logits
+
+    def heads(self, hidden: F32) -> F32:
+        return np.tile(self._logits, (len(hidden), 1))
+
+    def truncate(self, session: Session, pos: int) -> None:
+        del session.tokens[pos:]
+
+    def kv_rows(self, session: Session, layer: int) -> tuple[int, int]:
+        return 0, 0
+
+    def kv_export(self, session: Session, layer: int) -> Iterable[Buf]:
+        return ()
+
+    def kv_import(
+        self,
+        session: Session,
+        layer: int,
+        tokens: Sequence[int],
+        rows: tuple[int, int],
+        tensors: Sequence[F32],
+    ) -> None:
+        pass
 
 
 def cpu_of(pid: int) -> float:
@@ -90,7 +113,7 @@ def cpu_of(pid: int) -> float:
 
 
 def by_turns(
-    cases: dict[str, tuple[int, Callable[[], object]]],
+    cases: Mapping[str, tuple[int, Callable[[], object]]],
     *,
     baseline: str,
     work: float,

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -25,6 +26,7 @@ from bench._timing import measure, report
 from ds4proto.link.ds4t_gates import GateLink
 from ds4proto.link.ds4t_identity import Identity, TpSettings
 from ds4proto.link.ds4t_limits import GateLimits
+from ds4proto.link.ds4t_texts import TpRole
 
 LAYERS, WIDTH = 8, 4096
 SLOTS = 2 * LAYERS
@@ -52,7 +54,7 @@ class Side:
         self.bulk_in = memoryview(bytearray(BULK))
         self.times = np.zeros(GATES)
         self.slab = Slab(LAYERS, WIDTH)
-        role = "tp-leader" if rank == 0 else "tp-worker"
+        role: TpRole = "tp-leader" if rank == 0 else "tp-worker"
         limits = GateLimits(idle=PATIENCE, total=PATIENCE, bulk_total=PATIENCE)
         self.link = GateLink(TpSettings(role, IDENTITY), limits=limits)
         self.waits: dict[SpinChoice, AdaptiveWait] = {
@@ -172,16 +174,17 @@ def child(port: int) -> None:
 
 def show(title: str, side: Side, run: Callable[[str], None]) -> None:
     names = [n for n in side.cases if "ping-pong" in n or "link" in n]
-    rows = []
+    rows: list[tuple[str, list[float]]] = []
     for name in names:
         run(name)
         micro = np.percentile(side.times * 1e6, (50, 99, 99.9))
-        rows.append((name, *(round(float(value), 1) for value in micro)))
+        rows.append((name, [round(float(value), 1) for value in micro]))
     if "--json" in sys.argv[1:]:
-        print(json.dumps({"benchmark": title, "rows": rows}))
+        flat = [[name, *values] for name, values in rows]
+        print(json.dumps({"benchmark": title, "rows": flat}))
         return
     print(f"\n{title}")
-    for name, *values in rows:
+    for name, values in rows:
         print(f"  {name:26} " + "  ".join(f"{value:9.1f}" for value in values))
 
 
@@ -203,7 +206,7 @@ def main() -> None:
             side.cases[name]()
 
         def cases(wanted: list[str]) -> dict[str, Callable[[], None]]:
-            return {name: (lambda name=name: run(name)) for name in wanted}
+            return {name: partial(run, name) for name in wanted}
 
         rows = measure(cases(names[:5]), baseline=names[1], work=GATES, rounds=ROUNDS)
         for row in rows:  # two processes: wall time decides, not this thread's CPU
