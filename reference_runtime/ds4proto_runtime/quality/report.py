@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ds4proto_runtime.quality.study import Cell, Plan, table
+from ds4proto_runtime.quality.tasks import ENOUGH
 from ds4proto_runtime.quality.wire import LABELS, REFERENCE, format_of
 
 HARMLESS = 0.01
 """Relative loss of likelihood below which a width is called harmless."""
 VISIBLE = 0.05
+ERRORS = 2.0
+"""Standard errors by which right answers have to fall before the reading says so."""
 NO_CONCLUSION = (
     "This is a plumbing check: no quality conclusion can be drawn from this model."
 )
@@ -27,8 +30,10 @@ def words(plan: Plan, rows: Sequence[Cell], *, plumbing: bool) -> list[str]:
     """Return the reading of a table, one sentence each."""
     lines = [NO_CONCLUSION] if plumbing else []
     deepest = max(plan.counts)
-    for row in rows:
-        if row["boundaries"] != deepest or row["format"] == REFERENCE:
+    deep = [row for row in rows if row["boundaries"] == deepest]
+    plain = next((row for row in deep if row["format"] == REFERENCE), None)
+    for row in deep:
+        if row["format"] == REFERENCE:
             continue
         label = LABELS.get(row["format"], row["format"])
         clipped = sum(place["clipped"] for place in row["at"])
@@ -44,13 +49,31 @@ def words(plan: Plan, rows: Sequence[Cell], *, plumbing: bool) -> list[str]:
             verdict = "a visible cost; check your own task"
         else:
             verdict = "do not use"
-        line = f"{label}: {cost}: {verdict}."
+        answers, fell = _answers(plan, row, plain)
+        if fell and verdict == "harmless here":
+            verdict = "the likelihood hardly moves, the answers do; check your own task"
+        line = f"{label}: {cost}{answers}: {verdict}."
         if row["format"] == "e4m3" and clipped:
             line += (
                 f" The unscaled byte clips {clipped} values of magnitude 240 and more."
             )
         lines.append(line)
     return lines
+
+
+def _answers(plan: Plan, row: Cell, plain: Cell | None) -> tuple[str, bool]:
+    """Return the right answers in words, and whether they fell beyond chance.
+
+    Nothing where there was no task, or one that the plain wire does not answer.
+    """
+    before = plain["correct"] if plain is not None else None
+    after = row["correct"]
+    if before is None or after is None or before < ENOUGH:
+        return "", False
+    # the error of a difference of two shares, as if the questions were not the same
+    spread = (before * (1 - before) + after * (1 - after)) / plan.questions
+    fell = before - after > ERRORS * spread**0.5
+    return f", right answers {before:.0%} -> {after:.0%}", fell
 
 
 def as_csv(rows: Sequence[Cell]) -> str:

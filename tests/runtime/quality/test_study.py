@@ -306,3 +306,25 @@ def test_a_sliced_model_reports_what_it_sends(engine: DecoderEngine) -> None:
         (1, (3, 128)),
     ]
     assert all(error > 0 for _, _, error in seen)
+
+
+@pytest.mark.parametrize(
+    ("plain", "after", "questions", "says"),
+    [
+        (0.85, 0.55, 40, "right answers 85% -> 55%: the likelihood hardly moves"),
+        (0.85, 0.80, 40, "right answers 85% -> 80%: harmless here"),
+        (0.85, 0.55, 4, "right answers 85% -> 55%: harmless here"),  # chance does that
+        (0.25, 0.00, 40, "nats): harmless here"),  # no measure: hardly any were right
+    ],
+)
+def test_the_reading_looks_at_answers_too(
+    plain: float, after: float, questions: int, says: str
+) -> None:
+    plan = _plan(counts=(1,), formats=("f32", "mxfp8"), questions=questions)
+    cells: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for name, nll, correct in (("f32", 2.0, plain), ("mxfp8", 2.01, after)):
+        facts = {"nll": nll, "windows": [nll, nll], "top1": 1.0, "at": []}
+        cells["nll", 1, name] = facts
+        cells["exact", 1, name] = {"correct": correct}
+    (line,) = words(plan, table(plan, cells), plumbing=False)
+    assert says in line
