@@ -17,8 +17,9 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -29,12 +30,18 @@ from ds4proto_fuzz.hunt import Hunt, Tally
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings
 
-__all__ = ["CHUNK", "Campaign", "Engine", "Plan", "Pool", "carry_out"]
+__all__ = ["CHUNK", "Campaign", "Engine", "Plan", "Pool", "carry_out", "overdue"]
 
 CHUNK: Final = 256
 """Cases a chunk."""
 PORTION_S: Final = 30.0
 """Seconds after which a chunk comes back unfinished, so that little is ever lost."""
+SILENCE_S: Final = 900.0
+"""Seconds that the last case of a chunk may take more: proof, reduction, restarts."""
+_RESTARTS: Final = 20
+"""Starts of the peer that are allowed for on top of that."""
+_FAREWELL_S: Final = 10.0
+"""Seconds that a process of the pool gets to end by itself."""
 _FORMAT: Final = "ds4proto fuzz campaign 1"
 
 
@@ -134,8 +141,16 @@ class Engine(Protocol):
         """Start `carry_out` with these arguments; return a handle."""
         ...
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
-        """Return at least one handle that is done, with its result."""
+    def wait(
+        self, handles: list[Any], seconds: float
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        """Return at least one handle that is done, with its result.
+
+        Raises
+        ------
+        Ds4ProtoError
+            None is, after that many seconds, or who had it in hand is gone.
+        """
         ...
 
     def close(self) -> None:
@@ -157,8 +172,11 @@ class Here:
         """Keep the arguments."""
         return _Later(args)
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
-        """Carry the first one out."""
+    def wait(
+        self, handles: list[Any], seconds: float
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        """Carry the first one out; each of its waits has a deadline of its own."""
+        del seconds
         return [(handles[0], carry_out(*handles[0].args))]
 
     def close(self) -> None:
@@ -180,15 +198,22 @@ class Pool:
 
     def __init__(self, width: int) -> None:
         self.width = width
+        self._others = set(active_children())
         self._pool = ProcessPoolExecutor(width, mp_context=get_context("spawn"))
+        self._farewell = _FAREWELL_S
 
     def submit(self, *args: Any) -> Future[dict[str, Any]]:
         """Hand a chunk to the pool."""
         return self._pool.submit(carry_out, *args)
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+    def wait(
+        self, handles: list[Any], seconds: float
+    ) -> list[tuple[Any, dict[str, Any]]]:
         """Return what is done."""
-        done, _ = wait(handles, return_when=FIRST_COMPLETED)
+        done, _ = wait(handles, seconds, return_when=FIRST_COMPLETED)
+        if not done:
+            self._farewell = 0.0
+            raise overdue(seconds)
         try:
             return [(handle, handle.result()) for handle in done]
         except BrokenExecutor:
@@ -198,8 +223,24 @@ class Pool:
             ) from None
 
     def close(self) -> None:
-        """Let every process end; each takes its peer with it."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Let every process end, or end it; each takes its peer with it."""
+        ending = Thread(target=self._pool.shutdown, daemon=True,
+                        kwargs={"wait": True, "cancel_futures": True})  # fmt: skip
+        ending.start()
+        ending.join(self._farewell)
+        if ending.is_alive():  # nobody waits for what they have in hand
+            for process in set(active_children()) - self._others:
+                process.kill()
+            ending.join(_FAREWELL_S)
+
+
+def overdue(seconds: float) -> Ds4ProtoError:
+    """Return what is told when no chunk comes back."""
+    return Ds4ProtoError(
+        f"no part of the campaign has come back for {seconds:.0f} s; expected one "
+        f"after {PORTION_S:.0f} s and what its last case takes. What was in hand is "
+        "not counted. Next: --resume, with fewer --workers on a busy machine"
+    )
 
 
 class Campaign:
@@ -265,6 +306,12 @@ class Campaign:
         temporary.write_text(json.dumps(state, sort_keys=True) + "\n", "utf-8")
         temporary.replace(self._state)
 
+    @property
+    def silence(self) -> float:
+        """Seconds after which a chunk that has not come back is given up."""
+        told = self.plan.settings
+        return PORTION_S + SILENCE_S + _RESTARTS * (told.connect + told.patience)
+
     def spans(self) -> Iterator[tuple[int, int]]:
         """Yield runs of indices that are still to be done."""
         number, cases = 0, self.plan.cases
@@ -305,7 +352,7 @@ class Campaign:
                     running[handle] = span
                 if not running:
                     break
-                for handle, result in engine.wait(list(running)):
+                for handle, result in engine.wait(list(running), self.silence):
                     span = running.pop(handle)
                     self._take(span, result, tell)
                     step(result["tally"]["cases"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ds4proto.errors import WrongUsage
-from ds4proto_fuzz.campaign import carry_out
+from ds4proto.errors import Ds4ProtoError, WrongUsage
+from ds4proto_fuzz.campaign import carry_out, overdue
 
 __all__ = ["Cluster"]
 
@@ -54,10 +54,21 @@ class Cluster:
         """Hand a chunk to the cluster."""
         return self._task.remote(*args)
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+    def wait(
+        self, handles: list[Any], seconds: float
+    ) -> list[tuple[Any, dict[str, Any]]]:
         """Return what is done."""
-        done, _ = self._ray.wait(handles, num_returns=1)
-        return [(handle, self._ray.get(handle)) for handle in done]
+        try:
+            done, _ = self._ray.wait(handles, num_returns=1, timeout=seconds)
+            if not done:
+                raise overdue(seconds)
+            return [(handle, self._ray.get(handle, timeout=seconds)) for handle in done]
+        except self._ray.exceptions.RayError as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise Ds4ProtoError(
+                f"a machine of the cluster has failed: {why}; what it had in hand is "
+                "not counted. Next: --resume"
+            ) from None
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -152,7 +152,7 @@ class Hunt:
         self._tell, self._budget = tell, budget
         self._history: deque[Case] = deque(maxlen=_HISTORY)
         self._window: list[Case] = []
-        self._base: Gauge | None = None
+        self._base: tuple[int, Gauge] | None = None
         self._names: set[str] = set()
         self._again: Counter[tuple[str, str]] = Counter()
         self._noted: Counter[str] = Counter()
@@ -315,10 +315,12 @@ class Hunt:
         if effect is not None:
             self._effect(window[-1], effect)
             return
-        if self._base is None or gauge is None:
-            self._base = gauge
+        starts = self.target.starts
+        if gauge is None or self._base is None or self._base[0] != starts:
+            # what another process held says nothing about this one
+            self._base = None if gauge is None else (starts, gauge)
             return
-        if self._grown(self._base, gauge):
+        if self._grown(self._base[1], gauge):
             self._leak(window)
 
     @staticmethod

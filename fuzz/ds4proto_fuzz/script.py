@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -11,17 +12,18 @@ __all__ = ["script"]
 
 _HEAD: Final = '''\
 """{what}
-Usage: replay.py HOST PORT   {use}
-"""
+Usage: replay.py HOST PORT   {use}"""
 import json, pathlib, socket, sys
 case = json.loads(pathlib.Path(__file__).with_name("finding.json").read_text())["case"]
 at, wires, said = (sys.argv[1], int(sys.argv[2])), {{}}, b""
+socket.setdefaulttimeout(60)
+try:
 '''
 _MEET: Final = {
     "worker": """\
 server = socket.create_server(at)
 wires["control"], (host, _) = server.accept()
-hello = wires["control"].recv(4096)
+hello = wires["control"].makefile("rb").read({port_end})
 port = int.from_bytes(hello[{port}:{port_end}], "big")
 dial = lambda: socket.create_connection((host, port))
 """,
@@ -31,13 +33,13 @@ dial = lambda: socket.create_connection(at)
     "tp-worker": """\
 server = socket.create_server(at)
 wire = wires["control"] = server.accept()[0]
-hello = bytearray(wire.recv({size}, socket.MSG_WAITALL))
+hello = bytearray(wire.makefile("rb").read({size}))
 if case["steps"][0]["type"] != "HELLO":
     hello[{role}] ^= 3; wire.sendall(hello); wires["data"] = server.accept()[0]
 """,
     "tp-leader": """\
 wires["control"] = socket.create_connection(at)
-wires["control"].recv({size}, socket.MSG_WAITALL)
+wires["control"].makefile("rb").read({size})
 wires["data"] = socket.create_connection(at)
 """,
 }
@@ -48,7 +50,6 @@ _USE: Final = {
     "tp-leader": "(where the leader listens)",
 }
 _BODY: Final = """\
-try:
     for turn in range(case["repeat"]):
         for step in case["steps"]:
             wire = wires[step["on"]] = wires.get(step["on"]) or dial()
@@ -64,7 +65,7 @@ try:
         if turn + 1 < case["repeat"]: wires.pop(case["steps"][0]["on"]).close()
     for name in {step["on"] for step in case["steps"]}:
         print(name, wires[name].recv(65536).hex() or "closed")
-except OSError as error:
+except (OSError, IndexError) as error:
     print("then:", error)
 """
 
@@ -88,4 +89,4 @@ def script(finding: Finding) -> str:
         dialect = str(finding.peer.get("dialect", "v14"))
         at = offsets_of(PAIR.body, dialect)["role"]
         meet = meet.format(size=PAIR.fixed_size(dialect), role=at)
-    return head + meet + _BODY
+    return head + indent(meet, "    ") + _BODY

@@ -83,11 +83,20 @@ class Target(ABC):
     def start(self) -> None:
         """Start or meet the peer.
 
+        A process that we start is given a second try with another port: one that was
+        free a moment ago may be another program's by now, which then answers instead.
+
         Raises
         ------
         PeerLost
             It does not come, or does not speak.
         """
+        if self.restartable:
+            with contextlib.suppress(PeerLost):
+                return self._start()
+        return self._start()
+
+    def _start(self) -> None:
         self.stop()
         self.starts += 1
         told = self.settings

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds4proto.cli import DURATION, json_option, stdout, write_json
+from ds4proto.cli import (
+    DURATION,
+    INTERRUPTED,
+    json_option,
+    printable,
+    stderr,
+    stdout,
+    write_json,
+)
 from ds4proto.cli._boundary import run_command
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto_fuzz.parsers.target import NAMES, target
@@ -49,11 +57,16 @@ def campaign(
     as_json: bool,
 ) -> int:
     """Run the coverage-guided targets; findings are left as files."""
+    from ds4proto_fuzz.parsers.campaign import Stopped
     from ds4proto_fuzz.parsers.campaign import campaign as run
 
     chosen = names or NAMES
     board = _Board(seconds)
-    outcomes = run(chosen, seconds, out=out, jobs=jobs, seed=seed, told=board.told)
+    stopped = False
+    try:
+        outcomes = run(chosen, seconds, out=out, jobs=jobs, seed=seed, told=board.told)
+    except Stopped as stop:
+        outcomes, stopped = stop.outcomes, True
     board.end()
     found = sum(len(one.findings) for one in outcomes)
     failed = [one for one in outcomes if one.failed]
@@ -61,7 +74,8 @@ def campaign(
         rows = [{**asdict(one), "rate": one.rate} for one in outcomes]
         for row in rows:
             row["findings"] = [str(path) for path in row["findings"]]
-        write_json({"seconds": seconds, "seed": seed, "targets": rows})
+        report = {"seconds": seconds, "seed": seed, "stopped": stopped}
+        write_json(report | {"targets": rows})
     else:
         stdout().print(_table(outcomes))
         for one in outcomes:
@@ -69,6 +83,13 @@ def campaign(
                 stdout().print(f"{one.name}: {path}")
             if one.failed:
                 stdout().print(f"{one.name} could not run: {one.failed}")
+    if stopped:
+        stderr().print(
+            printable(f"stopped early; inputs that reached new code are in {out}/corpus"
+                      f" and findings in {out}/findings. Next: the same command again"),
+            soft_wrap=True,
+        )  # fmt: skip
+        return ExitCode.FAILED if found else INTERRUPTED
     if failed and len(failed) == len(outcomes):
         return ExitCode.NOTHING_RAN
     return ExitCode.FAILED if found or failed else ExitCode.PASSED

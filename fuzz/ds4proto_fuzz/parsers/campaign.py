@@ -12,17 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Timer
+from threading import Lock, Timer
 from typing import Final
 
 from ds4proto.errors import WrongUsage
 from ds4proto_fuzz.parsers.target import target
 
-__all__ = ["Outcome", "Status", "campaign", "read_status", "signature"]
+__all__ = ["Outcome", "Status", "Stopped", "campaign", "read_status", "signature"]
 
 TARGETS: Final = Path(__file__).parents[2] / "targets"
 CORPUS: Final = Path(__file__).parents[2] / "corpus"
@@ -79,6 +79,48 @@ class Outcome:
     def rate(self) -> float:
         """Inputs a second."""
         return self.runs / self.seconds if self.seconds else 0.0
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C in a campaign; ``outcomes`` are those of the targets that had begun."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        super().__init__()
+        self.outcomes = outcomes
+
+
+class _Running:
+    """The processes of a campaign; none starts once they are to end."""
+
+    def __init__(self) -> None:
+        self._lock, self._processes = Lock(), set[subprocess.Popen[str]]()
+        self.over = False
+
+    def start(self, argv: list[str]) -> subprocess.Popen[str] | None:
+        with self._lock:
+            if self.over:
+                return None
+            process = subprocess.Popen(
+                argv,
+                stdout=subprocess.PIPE,  # atheris tells the exception there
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                process_group=0,  # it would keep a Ctrl-C as a finding
+            )
+            self._processes.add(process)
+            return process
+
+    def ended(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            self._processes.discard(process)
+
+    def end(self) -> None:
+        with self._lock:
+            self.over = True
+            for process in self._processes:
+                process.kill()
 
 
 def read_status(line: str) -> Status | None:
@@ -140,6 +182,8 @@ def campaign(
     ------
     WrongUsage
         atheris is not installed, or the targets are not here.
+    Stopped
+        By Ctrl-C; every process has ended then.
     """
     if not TARGETS.is_dir():
         raise WrongUsage(
@@ -153,12 +197,21 @@ def campaign(
             "pytest tests/fuzz/parsers"
         )
     share = max(1.0, seconds * min(jobs, len(names)) / len(names))
+    running = _Running()
     with ThreadPoolExecutor(jobs) as lanes:
-        running = [
-            lanes.submit(_target, name, share, out, corpus, seed, told)
-            for name in names
-        ]
-        return [one.result() for one in running]
+        parts: list[Future[Outcome]] = []
+        try:
+            for name in names:
+                part = (name, share, out, corpus, seed, told, running)
+                parts.append(lanes.submit(_target, *part))
+            return [one.result() for one in parts]
+        except KeyboardInterrupt:
+            begun = [one for one in parts if not one.cancel()]
+            running.end()
+            raise Stopped([one.result() for one in begun]) from None
+        except BaseException:
+            running.end()
+            raise
 
 
 def _target(
@@ -168,6 +221,7 @@ def _target(
     corpus: Path,
     seed: int,
     told: Callable[[str, Status, Outcome], None],
+    running: _Running,
 ) -> Outcome:
     outcome = Outcome(name)
     known: dict[str, Path] = {}
@@ -175,7 +229,7 @@ def _target(
     while outcome.seconds < seconds and turn < MOST_FINDINGS:
         left = max(1, round(seconds - outcome.seconds))
         before = outcome.seconds
-        if not _turn(outcome, left, out, corpus, seed + turn, known, told):
+        if not _turn(outcome, left, out, corpus, seed + turn, known, told, running):
             break
         turn += 1
         outcome.seconds = max(outcome.seconds, before + 1)
@@ -191,6 +245,7 @@ def _turn(
     seed: int,
     known: dict[str, Path],
     told: Callable[[str, Status, Outcome], None],
+    running: _Running,
 ) -> bool:
     """Run one process until its time is over (False) or a finding ends it (True)."""
     name = outcome.name
@@ -207,14 +262,9 @@ def _turn(
     begun = 0.0
     last = Status()
     log: list[str] = []
-    process = subprocess.Popen(
-        argv,
-        stdout=subprocess.PIPE,  # atheris tells the exception there
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    )
+    process = running.start(argv)
+    if process is None:
+        return False
     assert process.stdout is not None
     # ends a process that stands still without a word, which no line would show
     watchdog = Timer(seconds + GRACE_SECONDS, process.kill)
@@ -234,17 +284,18 @@ def _turn(
         if process.poll() is None:
             process.kill()
             process.wait()
+        running.ended(process)
         process.stdout.close()
     outcome.runs += last.runs
     outcome.coverage = max(outcome.coverage, last.coverage)
     outcome.corpus = max(outcome.corpus, last.corpus)
     outcome.seconds += time.monotonic() - begun if begun else 0.0
     new = sorted(set(findings.iterdir()) - before)
-    if code and not new:
+    if code and not new and not running.over:
         outcome.failed = f"ended with status {code}: " + " | ".join(log[-3:])
     for path in new:
         _keep(path, signature(log), log, outcome, known)
-    return bool(new)
+    return bool(new) and not running.over
 
 
 def _keep(

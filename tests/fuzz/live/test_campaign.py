@@ -40,7 +40,10 @@ class Fake:
     def submit(self, *args: Any) -> Any:
         return Handle(args)
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+    def wait(
+        self, handles: list[Any], seconds: float = 0.0
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        del seconds
         if not self._left:
             raise KeyboardInterrupt
         self._left -= 1
@@ -125,7 +128,7 @@ def test_a_process_that_dies_is_told_in_words(tmp_path: Path) -> None:
     try:
         handle = pool._pool.submit(die)
         with pytest.raises(Ds4ProtoError, match="Next: --resume"):
-            pool.wait([handle])
+            pool.wait([handle], 120.0)
     finally:
         pool.close()
 
@@ -144,10 +147,12 @@ def test_two_processes_share_a_campaign(tmp_path: Path) -> None:
 class Silent(Fake):
     """Finds nothing."""
 
-    def wait(self, handles: list[Any]) -> list[tuple[Any, dict[str, Any]]]:
+    def wait(
+        self, handles: list[Any], seconds: float = 0.0
+    ) -> list[tuple[Any, dict[str, Any]]]:
         return [
             (handle, result | {"found": [], "repeated": {}})
-            for handle, result in super().wait(handles)
+            for handle, result in super().wait(handles, seconds)
         ]
 
 

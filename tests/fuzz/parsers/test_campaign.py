@@ -8,16 +8,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ds4proto_fuzz.parsers import NAMES
 from ds4proto_fuzz.parsers import campaign as campaign_module
-from ds4proto_fuzz.parsers.campaign import TARGETS, Status, read_status, signature
+from ds4proto_fuzz.parsers.__main__ import main
+from ds4proto_fuzz.parsers.campaign import (
+    TARGETS,
+    Outcome,
+    Status,
+    Stopped,
+    read_status,
+    signature,
+)
 
+from ds4proto.cli._boundary import run_command
 from ds4proto.errors import WrongUsage
 
 ROOT = Path(__file__).parents[3]
@@ -122,6 +133,44 @@ def test_a_target_that_stands_still_is_ended(
     monkeypatch.setattr(campaign_module, "find_spec", lambda _name: True)
     (outcome,) = campaign_module.campaign(["gguf"], 1, out=tmp_path / "out")
     assert outcome.failed.startswith("ended with status -9")
+
+
+def test_a_stop_ends_every_process_and_begins_no_target(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = "#7 NEW cov: 5 ft: 6 corp: 7/8b"
+    for name in ("gguf", "rows"):
+        text = f"import time\nprint({line!r}, flush=True)\ntime.sleep(3600)\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr(campaign_module, "TARGETS", tmp_path)
+    monkeypatch.setattr(campaign_module, "find_spec", lambda _name: True)
+    thread = threading.main_thread().ident
+    assert thread is not None
+
+    def told(*_: Any) -> None:
+        signal.pthread_kill(thread, signal.SIGINT)
+
+    with pytest.raises(Stopped) as stop:
+        campaign_module.campaign(
+            ["gguf", "rows"], 7200, out=tmp_path / "out", jobs=1, told=told
+        )
+    (one,) = stop.value.outcomes
+    assert (one.name, one.runs, one.findings, one.failed) == ("gguf", 7, [], "")
+
+
+@pytest.mark.parametrize(("found", "status"), [([], 130), ([Path("crash-1")], 1)])
+def test_a_stopped_campaign_tells_where_its_files_are(
+    found: list[Path], status: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def stopped(*_: Any, **_more: Any) -> None:
+        raise Stopped([Outcome("gguf", 7, findings=found)])
+
+    monkeypatch.setattr(campaign_module, "campaign", stopped)
+    assert run_command(main, ["campaign", "--out", "here"], "parsers") == status
+    shown, told = capsys.readouterr()
+    assert "findings in here/findings. Next: the same command" in told
+    assert ("gguf: crash-1" in shown) == bool(found)
 
 
 @pytest.mark.parametrize(
