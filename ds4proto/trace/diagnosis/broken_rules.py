@@ -14,6 +14,7 @@ from ds4proto.trace.diagnosis.gate_headers import GateHeaders, is_gate
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_gates import Pairs, gate_name
+from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["RulesCheck"]
@@ -45,8 +46,10 @@ class RulesCheck:
         pairs: Pairs,
         pipelines: Pipelines,
         headers: GateHeaders,
+        refusals: Refusals,
     ) -> None:
         self._scene = scene
+        self._refusals = refusals
         self._crossed = pipelines.crossed
         self._connections = connections
         self._headers = headers
@@ -81,6 +84,9 @@ class RulesCheck:
             gate = breach.row.type.startswith("GATE")
             if gate and self._connections.blind(run):
                 continue  # without the commands nobody knows how long it is
+            refused = self._refusals.of(run)
+            if refused is not None and refused.row is breach.row:
+                continue  # told with the end that followed
             if clause not in _ELSEWHERE and not self._captured_late(breach):
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
@@ -118,10 +124,11 @@ class RulesCheck:
         pair = self._pairs.runs.get(run)
         if row.type.startswith("GATE") and pair is not None:
             place = f" at {gate_name(row, pair.schedule)}"
+        where = f" in {row.type}" if row.is_frame else ""
         severe = problem.fatal or row.type.startswith("GATE")
         return Finding(
             "rule.broken", "severe" if severe else "warning", "certain",
-            f"{role} breaks {clause} in {row.type}{place}: {problem.path} is "
+            f"{role} breaks {clause}{where}{place}: {problem.path} is "
             f"{problem.found}, expected {problem.expected}"
             + (f" ({held.count} times)" if held.count > 1 else ""),
             {"times": held.count, "field": problem.path},

@@ -89,6 +89,7 @@ class Connections:
         self._scene = scene
         self.all: dict[int, Connection] = {}
         self.end = 0.0
+        self._by_run: dict[int, list[Connection]] = {}
 
     def saw(self, event: StreamEvent) -> None:
         """Take what TCP did."""
@@ -135,6 +136,10 @@ class Connections:
                 continue
             held.stats, held.kind, held.notes = watch.stats, watch.kind, watch.notes
             self.end = max(self.end, watch.last_time)
+        self._by_run.clear()
+        for held in self.all.values():
+            run = self._scene.run_number(held.stream)
+            self._by_run.setdefault(run, []).append(held)
 
     def hid(self, stream: int, direction: str, since: float) -> bool:
         """Tell whether a direction has a hole behind a time: nobody knows its bytes."""
@@ -154,10 +159,8 @@ class Connections:
         return False
 
     def of_run(self, run: int) -> Iterator[Connection]:
-        """Yield the connections of a run in order of appearance."""
-        for held in self.all.values():
-            if self._scene.run_number(held.stream) == run:
-                yield held
+        """Yield the connections of a run in order of appearance, once settled."""
+        yield from self._by_run.get(run, ())
 
     def role(self, held: Connection, side: str) -> str:
         """Return who sits at a side."""

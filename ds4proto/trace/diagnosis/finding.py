@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace as with_fields
 
 from ds4proto.trace.rows import FrameRow
 
@@ -16,6 +17,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Severity",
+    "in_its_wake",
     "in_order",
     "proof",
     "worst",
@@ -121,6 +123,17 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(
         findings,
         key=lambda finding: (SEVERITIES.index(finding.severity), _depth(finding)),
+    )
+
+
+def in_its_wake(finding: Finding) -> Finding:
+    """Return a finding as what follows from an earlier one of the same run."""
+    return with_fields(
+        finding,
+        code="end.follows",
+        severity="note",
+        sentence=f"in its wake: {finding.sentence}",
+        next_step="",
     )
 
 

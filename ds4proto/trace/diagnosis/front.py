@@ -33,7 +33,9 @@ from ds4proto.trace.diagnosis.routes import RouteCheck
 from ds4proto.trace.diagnosis.tensor import TensorCheck
 from ds4proto.trace.diagnosis.tp_answers import TpAnswersCheck
 from ds4proto.trace.diagnosis.tp_ending import TpEndingCheck
+from ds4proto.trace.diagnosis.tp_ends import PairEnds
 from ds4proto.trace.diagnosis.tp_gates import Pairs
+from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.diagnosis.transport import TransportCheck
 from ds4proto.trace.diagnosis.values import ValuesCheck, flush_look
 from ds4proto.trace.roce import decode_roce
@@ -87,17 +89,27 @@ class Examiner:
         self.pairs = Pairs()
         self._headers = GateHeaders(scene, self.connections)
         self._transport = TransportCheck(scene, self.connections)
+        ends = PairEnds(scene, self.connections)
+        refusals = Refusals(scene, self.pairs, ends)
         self.checks: tuple[Check, ...] = (
+            refusals,
             PipelineCheck(scene, self.pipelines),
             TensorCheck(scene, self.pairs),
             GivingUpCheck(scene, self.connections, self.pipelines),
-            TpEndingCheck(scene, self.connections, self.pairs, self._headers),
-            TpAnswersCheck(scene, self.pairs),
+            TpEndingCheck(
+                scene, self.connections, self.pairs, self._headers, ends, refusals
+            ),
+            TpAnswersCheck(scene, self.pairs, refusals),
             RouteCheck(scene),
             IdentityCheck(scene),
             ConnectingCheck(scene, self.connections),
             RulesCheck(
-                scene, self.connections, self.pairs, self.pipelines, self._headers
+                scene,
+                self.connections,
+                self.pairs,
+                self.pipelines,
+                self._headers,
+                refusals,
             ),
             self._headers,
             RdmaCheck(scene),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec.structs import replace as with_fields
-
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
-from ds4proto.trace.diagnosis.finding import Finding, proof
+from ds4proto.trace.diagnosis.finding import Finding, in_its_wake, proof
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.rows import FrameRow
@@ -54,7 +52,7 @@ class GivingUpCheck:
                 first[finding.run] = min(time, first.get(finding.run, time))
         for time, finding in found:
             if finding.severity == "severe" and time > first[finding.run]:
-                yield replace_as_consequence(finding)
+                yield in_its_wake(finding)
             else:
                 yield finding
         waiting = self._pipelines.waiting_streams
@@ -208,14 +206,3 @@ class GivingUpCheck:
 
 def _end_of(held: Connection) -> float:
     return held.ended.time if held.ended is not None else float("inf")
-
-
-def replace_as_consequence(finding: Finding) -> Finding:
-    """Return a finding as what follows from an earlier one of the same run."""
-    return with_fields(
-        finding,
-        code="end.follows",
-        severity="note",
-        sentence=f"in its wake: {finding.sentence}",
-        next_step="",
-    )

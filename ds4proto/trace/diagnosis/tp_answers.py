@@ -13,6 +13,7 @@ from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.diagnosis.tp_gates import PairRun, Pairs
+from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TpAnswersCheck"]
@@ -23,23 +24,19 @@ _MOST: Final = 4096
 class TpAnswersCheck:
     """COMMAND_ACK and SYNC_ACK with a status, HASH frames of both ranks."""
 
-    def __init__(self, scene: Scene, pairs: Pairs) -> None:
+    def __init__(self, scene: Scene, pairs: Pairs, refusals: Refusals) -> None:
         self._scene = scene
         self._pairs = pairs
+        self._refusals = refusals
         self._hashes: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
         self._equal = 0
         self._found: list[Finding] = []
         self._split: set[int] = set()
         self._command: dict[int, FrameRow] = {}
-        self._sessions: dict[int, set[int]] = {}
 
     def add(self, row: FrameRow) -> None:
         """Take the next row."""
-        if row.protocol != "DS4T":
-            return
-        if not row.is_frame:
-            if row.fields.get("reason") == "gap":
-                self._sessions.pop(row.run, None)  # one may have been created in it
+        if row.protocol != "DS4T" or not row.is_frame:
             return
         self._session(row)
         if row.type == "HASH":
@@ -51,7 +48,11 @@ class TpAnswersCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Return what was seen, in order."""
-        yield from map(self._ended_on_it, self._found)
+        for finding in map(self._ended_on_it, self._found):
+            refused = self._refusals.of(finding.run)
+            unknown = finding.code == "tp.unknown-session" and refused is not None
+            if not unknown:  # else told with the end that followed
+                yield finding
         for run in self._pairs.runs.values():
             yield from self._misplaced(run)
 
@@ -91,28 +92,22 @@ class TpAnswersCheck:
 
     def _session(self, row: FrameRow) -> None:
         """Note a command for a session that was never created, or is gone."""
-        if row.type == "HELLO":
-            self._sessions.setdefault(row.run, set())
+        fault = self._refusals.commands.fault(row.run)
+        if fault is None or fault.row is not row or len(self._found) >= _MOST:
             return
-        known, number = self._sessions.get(row.run), row.fields.get("session_id")
-        if known is None or row.src_role != "leader" or not isinstance(number, int):
+        if fault.clause != "DS4T-CTRL-05" or row.problems:
             return
-        if row.type == "SESSION_CREATE":
-            if len(known) < _MOST:
-                known.add(number)
-        elif number not in known and len(known) < _MOST and len(self._found) < _MOST:
-            self._found.append(
-                Finding(
-                    "tp.unknown-session", "severe", "likely",
-                    f"{row.type} is for session {number}, which does not exist: the "
-                    "worker ends the pair on such a command",
-                    {"session": number}, (proof(row, self._scene.file),),
-                    "the leader lost count of its sessions, or the frame was changed "
-                    "on the way", row.run, self._scene.file,
-                )
-            )  # fmt: skip
-        elif row.type == "SESSION_DESTROY":
-            known.discard(number)
+        number = int(row.fields["session_id"])
+        self._found.append(
+            Finding(
+                "tp.unknown-session", "severe", "likely",
+                f"{row.type} is for session {number}, which does not exist: the worker "
+                "ends the pair on such a command",
+                {"session": number}, (proof(row, self._scene.file),),
+                "the leader lost count of its sessions, or the frame was changed on "
+                "the way", row.run, self._scene.file, fault.clause,
+            )
+        )  # fmt: skip
 
     def _failed(self, row: FrameRow) -> None:
         if len(self._found) >= _MOST:
@@ -120,6 +115,10 @@ class TpAnswersCheck:
         status = int(row.fields["status"])
         command = self._command.get(row.run)
         interrupted = status == INTERRUPTED
+        fault = self._refusals.commands.fault(row.run)
+        why = ""
+        if command is not None and fault is not None and fault.row is command:
+            why = f", which it has to refuse ({fault.clause}): {fault.words}"
         evidence = [proof(row, self._scene.file)]
         if command is not None:
             evidence.insert(0, proof(command, self._scene.file, "command"))
@@ -129,10 +128,12 @@ class TpAnswersCheck:
                 "note" if interrupted else "severe", "certain",
                 f"the worker answered {command.type if command else 'a command'} of "
                 f"session {row.fields.get('session_id')} with status {status}"
-                + (" (interrupted)" if interrupted else ""),
+                + (" (interrupted)" if interrupted else why),
                 {"status": status}, tuple(evidence),
-                "" if interrupted else "the reason stands in the worker's log alone",
-                row.run, self._scene.file,
+                "" if interrupted else
+                "the fault is in what the leader asked for: look at its last lines"
+                if why else "the reason stands in the worker's log alone",
+                row.run, self._scene.file, fault.clause if why and fault else "",
             )
         )  # fmt: skip
 

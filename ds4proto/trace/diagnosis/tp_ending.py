@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.link.ds4t_identity import Identity, all_mismatches
 from ds4proto.trace.diagnosis.check import STALL, Scene
-from ds4proto.trace.diagnosis.connections import Close, Connection, Connections
-from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
+from ds4proto.trace.diagnosis.connections import Connections
+from ds4proto.trace.diagnosis.finding import Finding, in_its_wake, proof
 from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.spread import counted, ms
+from ds4proto.trace.diagnosis.tp_ends import GaveUp, PairEnds
 from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
+from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["TpEndingCheck"]
@@ -23,17 +26,6 @@ _NO_GATES: Final = frozenset(
 _NO_ACK: Final = frozenset({"STOP", "INVALIDATE", "REWIND", "VERIFY", "VERIFY_COMMIT"})
 
 
-class GaveUp(NamedTuple):
-    """Which rank ended the pair first, when, and by what."""
-
-    rank: str
-    time: float
-    how: str
-    connection: Connection | None
-    close: Close | None
-    row: FrameRow | None
-
-
 class TpEndingCheck:
     """Ends of DS4T runs, and gates that never found their partner."""
 
@@ -43,11 +35,15 @@ class TpEndingCheck:
         connections: Connections,
         pairs: Pairs,
         headers: GateHeaders,
+        ends: PairEnds,
+        refusals: Refusals,
     ) -> None:
         self._scene = scene
         self._connections = connections
         self._pairs = pairs
         self._headers = headers
+        self._ends = ends
+        self._refusals = refusals
         self._commands: dict[int, FrameRow] = {}
 
     def add(self, row: FrameRow) -> None:
@@ -64,49 +60,31 @@ class TpEndingCheck:
                 continue  # the end follows from headers that differ, told as such
             if self._connections.blind(run.number):
                 continue
-            gave_up = self._first(run)
-            waiting = self._waiting(run, gave_up)
-            if waiting:
-                yield from self._missing(run, gave_up, waiting)
-            else:
-                yield from self._stall(run, gave_up)
-                yield from self._no_stop(run, gave_up)
-            yield from self._late(run, gave_up)
+            gave_up = self._ends.first(run)
+            explained = self._explained(run, gave_up)
+            for finding in self._of(run, gave_up):
+                yield in_its_wake(finding) if explained else finding
 
-    # -- who ended it -----------------------------------------------------------
+    def _of(self, run: PairRun, gave_up: GaveUp | None) -> Iterator[Finding]:
+        waiting = self._waiting(run, gave_up)
+        if waiting:
+            yield from self._missing(run, gave_up, waiting)
+        else:
+            yield from self._stall(run, gave_up)
+            yield from self._no_stop(run, gave_up)
+        yield from self._late(run, gave_up)
 
-    def _first(self, run: PairRun) -> GaveUp | None:
-        """Return which rank ended the pair, by STOP or by closing a connection."""
-        found = []
-        if run.stop is not None:
-            found.append(
-                GaveUp("leader", run.stop.time, "sent STOP", None, None, run.stop)
-            )
-        for held in self._connections.of_run(run.number):
-            close = held.ended
-            if close is not None:
-                rank = self._connections.role(held, close.side)
-                if self._with_stop(run, rank, close):
-                    continue
-                how = f"{close.verb} the {held.kind or 'connection'} connection"
-                found.append(GaveUp(rank, close.time, how, held, close, None))
-        return min(found, key=lambda item: item.time, default=None)
-
-    @staticmethod
-    def _with_stop(run: PairRun, rank: str, close: Close) -> bool:
-        """Tell whether a leader closed a connection while its STOP was on the other."""
-        if run.stop is None or rank != "leader":
+    def _explained(self, run: PairRun, gave_up: GaveUp | None) -> bool:
+        """Tell whether a pair ended on a frame, or a failed command, told as such."""
+        refused = self._refusals.of(run.number)
+        if refused is not None:
+            # an answer on the control connection keeps no gate away
+            return refused.sender == "leader" or not self._waiting(run, gave_up)
+        if gave_up is None or gave_up.rank != "worker" or run.answered is None:
             return False
-        return abs(run.stop.time - close.time) < STALL
-
-    def _proof(self, gave_up: GaveUp | None) -> list[Evidence]:
-        if gave_up is None:
-            return []
-        if gave_up.row is not None:
-            return [proof(gave_up.row, self._scene.file, "gave up here")]
-        if gave_up.connection is None or gave_up.close is None:
-            return []
-        return [self._connections.close_proof(gave_up.connection, gave_up.close)]
+        ack = run.answered[1]
+        failed = ack.fields.get("status", 0) not in (0, INTERRUPTED)
+        return failed and 0 <= gave_up.time - ack.time < STALL
 
     # -- gates without partners -------------------------------------------------
 
@@ -148,7 +126,7 @@ class TpEndingCheck:
             "waited_ms": round(wait * 1e3, 3), "gates": count,
         }  # fmt: skip
         evidence = [proof(row, self._scene.file, "waits for its partner")]
-        evidence += self._proof(gave_up)
+        evidence += self._ends.proof(gave_up)
         text = (
             f"the {missing}'s partial of {name} never came ({done}); the {sender} sent "
             f"its own at {row.time:.3f} s"
@@ -243,7 +221,7 @@ class TpEndingCheck:
             return
         data = run.data >= 0 or len(list(self._connections.of_run(run.number))) > 1
         evidence = [proof(last, self._scene.file, "last frame")]
-        evidence += self._proof(gave_up)
+        evidence += self._ends.proof(gave_up)
         yield Finding(
             "tp.stall", "severe", "certain",
             f"handshake complete, 0 gates, silent since {last.time:.3f} s"
@@ -270,7 +248,7 @@ class TpEndingCheck:
             + (f"the {gave_up.rank} {gave_up.how}" if gave_up is not None
                else "the capture ends"),
             {"waited_ms": round(quiet * 1e3, 3)},
-            (proof(last, self._scene.file, "not answered"), *self._proof(gave_up)),
+            (proof(last, self._scene.file, "not answered"), *self._ends.proof(gave_up)),
             f"the {missing} hangs where it opens its device: look at its last lines "
             "and run ds4proto preflight there; --transport tcp does without",
             run.number, self._scene.file,
@@ -287,7 +265,7 @@ class TpEndingCheck:
         token = run.token
         busy = token is not None and (token.gates > 0 or not self._sees_gates(run))
         worker = gave_up.rank != "leader"
-        evidence = self._proof(gave_up)
+        evidence = self._ends.proof(gave_up)
         owed = self._owed(run)
         if owed is not None and gave_up.time - owed[0].time >= STALL:
             row, what = owed
@@ -377,7 +355,7 @@ class TpEndingCheck:
             "before any command" + ("" if differ else
             ", although every word that has to be equal is equal"),
             {"time_s": round(gave_up.time, 6)},
-            (*evidence, *self._proof(gave_up)),
+            (*evidence, *self._ends.proof(gave_up)),
             "" if differ else "a reason that no hello carries: --transport rdma "
             "without a device, an unsound gate mask, memory, a model that does not "
             f"load; the {gave_up.rank}'s log names it", run.number, self._scene.file,

@@ -315,9 +315,20 @@ def test_a_command_for_a_session_that_is_not_there(script: Script) -> None:
     script.say(control, "b>a", ds4t("EVAL", session_id=9, seq=1, token=5))
     control.fin(script.tick(), "a>b")
     findings = script.done()
-    assert findings[0].code == "tp.unknown-session"
-    assert "EVAL is for session 9" in findings[0].sentence
-    assert "with EVAL 1 open" in one(findings, "tp.peer-gone").sentence
+    assert findings[0].code == "rule.refused"
+    assert "the leader's EVAL: session 9 does not exist" in findings[0].sentence
+    assert not of(findings, "tp.peer-gone")  # the worker is not to blame
+    assert "with EVAL 1 open" in one(findings, "end.follows").sentence
+
+
+def test_a_command_for_a_session_that_is_not_there_before_any_end(
+    script: Script,
+) -> None:
+    control = pair(script)
+    script.say(control, "b>a", ds4t("EVAL", session_id=9, seq=1, token=5))
+    found = one(script.done(), "tp.unknown-session")
+    assert found.severity == "severe"
+    assert "EVAL is for session 9" in found.sentence
 
 
 def test_a_rank_that_stays_and_sends_nothing_is_not_gone(script: Script) -> None:
