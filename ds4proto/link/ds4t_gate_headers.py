@@ -76,21 +76,10 @@ def read_gate_header(data: Buf, dialect: str) -> GateHeader | None:
     size = header_bytes(dialect)
     if len(view) < size:
         return None
-    first, second = (
-        int.from_bytes(view[0:4], "little"),
-        int.from_bytes(view[4:8], "little"),
-    )
-    shape = _shape(first, second, view, dialect)
+    shape = _shape(view, dialect)
     if shape is None:
         return None
-    body = gate_spec(shape, dialect).body
-    values: dict[str, Any] = dict(
-        zip(
-            offsets_of(body, dialect),
-            struct_of(body, dialect).unpack_from(view),
-            strict=True,
-        )
-    )
+    values = _words(view, shape, dialect)
     third = next(values[name] for name in _THIRD if name in values)
     return GateHeader(
         shape,
@@ -103,13 +92,20 @@ def read_gate_header(data: Buf, dialect: str) -> GateHeader | None:
     )
 
 
-def _shape(first: int, second: int, view: memoryview, dialect: str) -> GateShape | None:
+def _words(view: memoryview, shape: GateShape, dialect: str) -> dict[str, Any]:
+    body = gate_spec(shape, dialect).body
+    words = struct_of(body, dialect).unpack_from(view)
+    return dict(zip(offsets_of(body, dialect), words, strict=True))
+
+
+def _shape(view: memoryview, dialect: str) -> GateShape | None:
+    row = _words(view, "row", dialect)
     if dialect.rstrip("?") == "v15":
-        name = V15_KINDS.get(second) if first == DS4T_MAGIC else None
+        name = V15_KINDS.get(row["kind"]) if row["magic"] == DS4T_MAGIC else None
         return _SHAPES[name] if name else None
-    if first == DS4T_MAGIC:
+    if row["magic"] == DS4T_MAGIC:
         return "row"
-    if first != DS4B_MAGIC:
+    if row["magic"] != DS4B_MAGIC:
         return None
-    tag = int.from_bytes(view[6:8], "little")
+    tag = _words(view, "bulk", dialect)["tag"]
     return "bulk" if tag in (BULK_TAG, WAVE_TAG) else "batch"

@@ -18,13 +18,12 @@ from ds4proto.link.ds4t_texts import failed
 from ds4proto.link.rdma_attributes import (
     BULK_ID,
     BULK_REGION,
+    BULK_REGIONS,
     SEND_CHAIN,
     QpAttributes,
 )
 
 _BYTE = 256
-_REGION_OF = {"v9w": 4 << 20}
-"""v9w asks for a larger batch region (DS4T-RDMA-81)."""
 
 
 class BulkWindow(NamedTuple):
@@ -60,7 +59,7 @@ def bulk_over_rdma(settings: TpSettings) -> bool:
     A model whose batch region is small sends them over TCP, while its row gates stay
     on RDMA.
     """
-    least = _REGION_OF.get(settings.dialect, BULK_REGION)
+    least = BULK_REGIONS.get(settings.dialect, BULK_REGION)
     return slab_region(settings, "batch_out").size >= least
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ds4proto.link.ds4t_texts import PairFailed, failed
-from ds4proto.link.rdma_attributes import MTU_BYTES, QpAttributes
+from ds4proto.link.rdma_attributes import MESSAGE, MTU_BYTES, QpAttributes
 from ds4proto.link.rdma_choice import GidEntry
+from ds4proto.schema.ds4t_answers import DECODE_MSG
 from ds4proto.schema.problem import Buf
 from ds4proto.schema.registry import build, frame
 
 PHASE: Final = "RDMA bring-up"
 _PSN_BITS: Final = 24
 _QPN_BITS: Final = 24
-DECODE_MSG: Final = (4096, 131072)
-"""Bounds of decode_max_msg in v9w."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class RdmaInfo:
     lid: int = 0
     link_layer: int = 2
     reliable: bool = False
-    decode_max_msg: int = 16384
+    decode_max_msg: int = MESSAGE
     slab_base: int = 0
     rkey: int = 0
 

@@ -11,8 +11,9 @@ from ds4proto.link.ds4t_rdma_windows import (
     slab_region,
 )
 from ds4proto.link.ds4t_texts import LocalProtocolError, text_of
-from ds4proto.link.rdma_attributes import VERIFY_BYTE, VERIFY_ID, QpAttributes
+from ds4proto.link.rdma_attributes import VERIFY_ID, QpAttributes
 from ds4proto.link.schedule import Schedule
+from ds4proto.schema.ds4t_gates import VERIFY_BYTE
 
 
 class VerifyWindow:

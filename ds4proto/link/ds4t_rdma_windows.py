@@ -16,13 +16,12 @@ from ds4proto.link.ds4t_texts import LocalProtocolError, PairFailed, failed, tex
 from ds4proto.link.rdma_attributes import (
     BULK_ID,
     CQ_ENTRIES,
-    DECODE_BYTE,
     DECODE_WINDOW,
     MAX_VECTOR,
-    VERIFY_BYTE,
     QpAttributes,
 )
 from ds4proto.link.schedule import Schedule
+from ds4proto.schema.ds4t_gates import DECODE_BYTE, VERIFY_BYTE
 from ds4proto.schema.slab import Region, slab_layout
 
 PHASE = "RDMA gate"

@@ -20,9 +20,11 @@ BULK_WINDOW: Final = 256
 """Messages of a bulk window at most (DS4T-RDMA-83)."""
 BULK_REGION: Final = 64 * MESSAGE
 """A batch region below this sends bulk gates over TCP (DS4T-RDMA-80)."""
+BULK_REGIONS: Final = {"v9w": 4 << 20}
+"""Dialects that ask for a larger one (DS4T-RDMA-81)."""
+BULK_MESSAGES: Final = {"v9w": 131072}
+"""Dialects whose bulk messages are longer than the others (DS4T-RDMA-84)."""
 CQ_ENTRIES: Final = 512
-DECODE_BYTE: Final = 0xD1
-VERIFY_BYTE: Final = 0xB5
 WARM_FILL: Final = 0x5A
 WARM_ATTEMPTS: Final[dict[QpType, int]] = {"UC": 20, "RC": 1}
 WARM_POLL_SECONDS: Final = 0.1
@@ -127,7 +129,7 @@ def attributes_for(
             hop_limit=64 if mlx5 else 1,
             retry_cnt=7,
             rnr_retry=7,
-            bulk_message=131072,
+            bulk_message=BULK_MESSAGES[dialect],
             bulk_window=32,
         )
     if dialect == "v14":

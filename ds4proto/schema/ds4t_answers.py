@@ -45,6 +45,9 @@ HASH = control(
     BOTH,
 )
 
+DECODE_MSG = (4096, 131072)
+"""Bounds of decode_max_msg in v9w: less is refused, more is cut (DS4T-RDMA-45)."""
+
 _OTHER_RDMA = ALL - V15
 _RELIABLE = SINCE_V14 - V15
 _FILLER = _OTHER_RDMA - _RELIABLE
@@ -109,7 +112,7 @@ RDMA_INFO = control(
                 Int32ul,
                 "largest decode message, the smaller wins",
                 unit="bytes",
-                limit=Limit(4096),
+                limit=Limit(DECODE_MSG[0]),
                 clause="DS4T-RDMA-45",
                 dialects=V9W,
             ),

@@ -30,6 +30,8 @@ from ds4proto.schema.ds4t_common import BOTH, DS4B_MAGIC, DS4T_MAGIC, F
 BULK_TAG = 0x0B16
 WAVE_TAG = 0x0B17
 MAX_ROWS = 8
+DECODE_BYTE, VERIFY_BYTE = 0xD1, 0xB5
+"""Barrier bytes; those of bulk windows count from 1."""
 LOGITS_LAYER = 65534
 """Layer number of v9w's exchange of logits over RDMA."""
 
@@ -200,7 +202,14 @@ BARRIER = _gate(
     Layout(
         "BARRIER",
         "One byte on the data socket: receives are posted.",
-        (F("value", Int8ul, "0xD1 decode, 0xB5 verify, 1, 2, 3 ... bulk windows"),),
+        (
+            F(
+                "value",
+                Int8ul,
+                f"0x{DECODE_BYTE:X} decode, 0x{VERIFY_BYTE:X} verify, 1, 2, 3 ... bulk "
+                "windows",
+            ),
+        ),
         short_clause="DS4T-RDMA-61",
     ),
     SINCE_V9_LATE - V15,

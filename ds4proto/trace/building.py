@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ds4proto.link.events import FrameReceived
+from ds4proto.model.known import KNOWN_MODELS
 from ds4proto.schema.declare import (
     FieldSpec,
     FrameSpec,
@@ -23,7 +24,7 @@ from ds4proto.trace.runs import Request, Run
 
 __all__ = ["fields_and_payload"]
 
-_KNOWN_HIDDEN: Final = frozenset({16384, 28672, 6144})
+_KNOWN_HIDDEN: Final = frozenset(model.hidden_values for model in KNOWN_MODELS)
 
 
 class _Plan(NamedTuple):

@@ -9,18 +9,21 @@ from typing import Any, Final, NamedTuple
 from ds4proto.link.ds4t_rdma_windows import pieces
 from ds4proto.link.lockstep import Lockstep
 from ds4proto.link.plan import plan_sync
-from ds4proto.link.rdma_attributes import DECODE_WINDOW, MESSAGE
+from ds4proto.link.rdma_attributes import (
+    BULK_MESSAGES,
+    BULK_REGION,
+    BULK_REGIONS,
+    DECODE_WINDOW,
+    MESSAGE,
+)
 from ds4proto.link.schedule import Schedule, gate_of
 from ds4proto.schema.ds4t_gates import MAX_ROWS
 from ds4proto.schema.slab import ROWS, VALUE
 from ds4proto.trace.rows import FrameRow
 
-BULK_MESSAGE: Final = {"v9w": 131072}
 MAX_EXPECTED: Final = 1 << 20
 """Messages listed for one direction."""
 _WITHOUT_BARRIER: Final = frozenset({"v7", "v9", "v9w"})
-_BULK_REGION: Final = 64 * MESSAGE
-_BULK_REGION_V9W: Final = 4 << 20
 Side = str
 SIDES: Final = ("leader", "worker")
 
@@ -119,7 +122,7 @@ class MessagePlan:
     @property
     def _bulk_rdma(self) -> bool:
         region = ROWS * int(self._hello.get("n_layer", 0)) * self.vector
-        least = _BULK_REGION_V9W if self.dialect == "v9w" else _BULK_REGION
+        least = BULK_REGIONS.get(self.dialect, BULK_REGION)
         return region >= least
 
     @property
@@ -290,7 +293,7 @@ class MessagePlan:
             rows = int(row.fields.get("rows", 0)) or rows
         self._drain(row.time)
         text = f"{row.type[5:].lower()} gate seq {seq}: layer {layer}"
-        size = BULK_MESSAGE.get(self.dialect, MESSAGE)
+        size = BULK_MESSAGES.get(self.dialect, MESSAGE)
         if rows is None:
             self._add(Expected("bulk", -1, seq, text, time=row.time))
             return
