@@ -175,27 +175,33 @@ def test_a_slow_peer_passes_where_time_is_scaled() -> None:
             verdicts[scale] = error.kind
         finally:
             runner.close()
-    assert verdicts == {1.0: "timeout", 1000.0: Verdict.PASS}
+    # one of its frames may come in time where we are held up ourselves
+    assert verdicts[1.0] in ("timeout", Verdict.FAIL)
+    assert verdicts[1000.0] is Verdict.PASS
 
 
 @pytest.mark.parametrize(
-    ("script", "text"),
-    [("sys.exit('out of luck')", "out of luck"), ("time.sleep(60)", "HELLO")],
+    ("script", "text", "connect"),
+    [
+        ("sys.exit('out of luck')", "out of luck", 60.0),  # its end is seen at once
+        ("signal.pause()", "HELLO", 4.0),  # awaited twice in vain
+    ],
 )
 def test_a_process_that_never_speaks_is_lost(
-    script: str, text: str, tmp_path: Path
+    script: str, text: str, connect: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "peer.py"
     path.write_text(
-        "import socket, sys, time\n"
-        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "import _socket, signal, sys\n"
+        "s = _socket.socket()\n"
+        "s.connect((sys.argv[1], int(sys.argv[2])))\n"
         f"{script}\n"
     )
     settings = Settings(
-        f"exec:{sys.executable} {path} {{host}} {{port}}",
+        f"exec:{sys.executable} -I -S {path} {{host}} {{port}}",
         "worker",
         patience=0.3,
-        connect=1.5,
+        connect=connect,
     )
     report, status = run(settings, only=["worker/work/unknown-flag"])
     assert status is ExitCode.PEER_LOST

@@ -11,6 +11,10 @@ from ds4proto_conformance.verdicts import Verdict
 
 GENEROUS = 20.0
 """Seconds for an answer: a sound peer never uses them up, however busy the machine."""
+UNHURRIED = 2.0
+"""Seconds of silence where what was judged in a hurry is judged again: on a machine
+that stalls, what a peer says comes behind a short silence and is taken for nothing."""
+SETTLED = ("pass", "not applicable", "unsupported")
 SOUND = [
     (role, name)
     for role in ("worker", "coordinator", "codec")
@@ -28,14 +32,14 @@ SAMPLE = (
 
 @pytest.mark.parametrize(("role", "name"), SOUND)
 def test_a_sound_peer_passes(role: str, name: str) -> None:
-    row = meet(find(role, name), all_cases(role), patience=GENEROUS)
-    bad = {
-        k: v
-        for k, v in row.verdicts.items()
-        if Verdict(v).bad or v == "conceptual pass"
-    }
+    fault, cases = find(role, name), all_cases(role)
+    found = meet(fault, cases, patience=GENEROUS).verdicts
+    if doubtful := [case for case in cases if found[case.id] not in SETTLED]:
+        again = meet(fault, doubtful, patience=GENEROUS, quiet=UNHURRIED)
+        found |= again.verdicts
+    bad = {k: v for k, v in found.items() if Verdict(v).bad or v == "conceptual pass"}
     assert bad == {}
-    assert sum(v == "pass" for v in row.verdicts.values()) > len(row.verdicts) / 2
+    assert sum(v == "pass" for v in found.values()) > len(found) / 2
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -43,6 +47,8 @@ def test_a_fault_is_caught_by_each_case_that_names_it(name: str) -> None:
     fault = all_mutants()[name]
     cases = [case for case in all_cases(fault.role) if name in case.mutants]
     assert cases
-    row = meet(fault, cases)
-    alive = [k for k, v in row.verdicts.items() if Verdict(v) not in KILLS]
-    assert alive == []
+    found = meet(fault, cases).verdicts
+    alive = [case for case in cases if found[case.id] not in KILLS]
+    if alive:
+        found |= meet(fault, alive, quiet=UNHURRIED).verdicts
+    assert [k for k, v in found.items() if v not in KILLS] == []

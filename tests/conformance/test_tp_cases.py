@@ -16,15 +16,22 @@ from ds4proto_conformance.verdicts import Outcome, Verdict
 
 ROLES = ("tp-worker", "tp-leader")
 SOUND = (Verdict.PASS, Verdict.NOT_APPLICABLE)
+GENEROUS, HURRIED = 20.0, 0.6
+"""Seconds for an answer: of a sound rank, which never uses them up, and of a fault."""
+UNHURRIED = 2.0
+"""Seconds of silence where what was judged in a hurry is judged again: on a machine
+that stalls, what a rank says comes behind a short silence and is taken for nothing."""
 
 
-def judge(fault: Fault, cases: list[Case]) -> Iterator[Outcome]:
+def judge(
+    fault: Fault, cases: list[Case], patience: float, quiet: float = 0.04
+) -> Iterator[Outcome]:
     settings = Settings(
         f"loop:{fault.name}",
         fault.role,
-        patience=0.6,
-        quiet=0.04,
-        connect=5.0,
+        patience=patience,
+        quiet=quiet,
+        connect=GENEROUS,
         retry=False,
         keep_frames=False,
     )
@@ -41,11 +48,13 @@ def judge(fault: Fault, cases: list[Case]) -> Iterator[Outcome]:
 def test_sound_ranks_pass(role: str, dialect: str) -> None:
     fault = find(role, f"none-{dialect}")
     cases = [c for c in all_cases(role) if c.smoke or c.category == "state"]
-    found = list(judge(fault, cases))
-    bad = [(o.case, o.verdict, o.deviations, o.notes) for o in found
+    found = {o.case: o for o in judge(fault, cases, GENEROUS)}
+    if doubtful := [c for c in cases if found[c.id].verdict not in SOUND]:
+        found |= {o.case: o for o in judge(fault, doubtful, GENEROUS, UNHURRIED)}
+    bad = [(o.case, o.verdict, o.deviations, o.notes) for o in found.values()
            if o.verdict not in SOUND]  # fmt: skip
     assert bad == []
-    passed = sum(o.verdict is Verdict.PASS for o in found)
+    passed = sum(o.verdict is Verdict.PASS for o in found.values())
     assert passed > len(found) // 2
 
 
@@ -70,7 +79,10 @@ def test_case_sees_its_fault(case: str, mutant: str) -> None:
     fault = all_mutants()[mutant]
     found = [c for c in all_cases(fault.role) if c.id == case]
     assert len(found) == 1
-    assert next(judge(fault, found)).verdict in KILLS
+    verdict = next(judge(fault, found, HURRIED)).verdict
+    if verdict not in KILLS:
+        verdict = next(judge(fault, found, HURRIED, UNHURRIED)).verdict
+    assert verdict in KILLS
 
 
 def test_every_case_names_faults_that_exist() -> None:

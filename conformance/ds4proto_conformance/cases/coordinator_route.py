@@ -115,10 +115,10 @@ def rebuilt(peer: CoordinatorBench) -> None:
     upper.answer(upper.work("DS4D-ROUTE-30"))
     whole = peer.register("whole", listen_port=7003)
     for _ in range(_TURNS):
-        found = whole.wire.quiet(0.2)
+        found = whole.wire.quiet(max(peer.quiet, 0.2))
         if isinstance(found, Frame):
             return
-        pending = upper.wire.quiet(0.2)
+        pending = upper.wire.quiet(max(peer.quiet, 0.2))
         if isinstance(pending, Frame):
             upper.answer(pending)
     raise Deviation("DS4D-HELLO-33", "WORK for the new worker", "none")
@@ -139,11 +139,11 @@ def last_first(peer: CoordinatorBench) -> None:
     for _ in range(_TURNS):
         if isinstance(pending, Frame):
             old.answer(pending)
-        work = new.wire.quiet(0.2)
+        work = new.wire.quiet(max(peer.quiet, 0.2))
         if isinstance(work, Frame):
             same("DS4D-ROUTE-32", work["route"][0], port=7002)
             return
-        found = old.wire.quiet(0.2)
+        found = old.wire.quiet(max(peer.quiet, 0.2))
         pending = found if isinstance(found, Frame) else None
     raise Deviation("DS4D-ROUTE-32", "WORK for the worker registered last", "none")
 

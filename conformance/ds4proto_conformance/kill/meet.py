@@ -21,6 +21,8 @@ __all__ = ["CUT", "KILLS", "PATIENCE", "Row", "meet", "order"]
 PATIENCE: Final = 0.4
 """Seconds that a small peer in a thread may take to answer; it takes milliseconds."""
 QUIET: Final = 0.05
+"""Seconds of silence that are taken for "nothing comes" in a thread."""
+_CONNECT: Final = 2.0
 KILLS: Final = (Verdict.FAIL, Verdict.PARTIAL)
 """Verdicts that end a run with exit code 1 and name a clause."""
 CUT: Final = Verdict.NOT_RUN
@@ -54,7 +56,13 @@ def order(fault: Fault, cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
     return mine, [case for case in told if fault.name not in case.mutants]
 
 
-def meet(fault: Fault, cases: Iterable[Case], *, patience: float = PATIENCE) -> Row:
+def meet(
+    fault: Fault,
+    cases: Iterable[Case],
+    *,
+    patience: float = PATIENCE,
+    quiet: float = QUIET,
+) -> Row:
     """Run cases against a small peer with one fault, in this process.
 
     Cases that name the fault come first and each meets a peer of its own, so that each
@@ -66,8 +74,8 @@ def meet(fault: Fault, cases: Iterable[Case], *, patience: float = PATIENCE) -> 
         f"loop:{fault.name}",
         fault.role,
         patience=patience,
-        quiet=QUIET,
-        connect=2.0,
+        quiet=quiet,
+        connect=max(_CONNECT, patience),
         ctx=256 if fault.role == "coordinator" else None,
         keep_frames=False,
     )
