@@ -25,7 +25,7 @@ _HISTORY: Final = 8
 _LEAK_TURNS: Final = 16
 _LEAK_STEP: Final = 20
 _LEAK_MEMORY: Final = 24 << 20
-_QUICK: Final = 0.8
+QUICK: Final = 0.8
 """Patience while a case is reduced; what comes out is tried with the full one."""
 _MUTED_AFTER: Final = 3
 
@@ -127,6 +127,8 @@ class Hunt:
         Told each new finding.
     budget : (int, float)
         Tests and seconds of one reduction.
+    quick : float
+        Patience of one reduction.
 
     Attributes
     ----------
@@ -144,12 +146,13 @@ class Hunt:
         *,
         tell: Callable[[Finding], None] = lambda _found: None,
         budget: tuple[int, float] = (200, 30.0),
+        quick: float = QUICK,
     ) -> None:
         self.target, self.seed = target, seed
         self.tally = Tally()
         self.next_index = 0
         self.first_at = 0.0
-        self._tell, self._budget = tell, budget
+        self._tell, self._budget, self._quick = tell, budget, quick
         self._history: deque[Case] = deque(maxlen=_HISTORY)
         self._window: list[Case] = []
         self._base: tuple[int, Gauge] | None = None
@@ -262,7 +265,7 @@ class Hunt:
     def _shrunk(self, case: Case, effect: Effect) -> tuple[Case, Effect | None, int]:
         """Return a smaller case that was confirmed twice with full patience."""
         target = self.target
-        target.patience = min(target.settings.patience, _QUICK)
+        target.patience = min(target.settings.patience, self._quick)
         try:
             small = shrink(
                 case,
@@ -309,7 +312,7 @@ class Hunt:
             effect = self.target.innocent()
             gauge = self.target.settled()
         except PeerLost as error:
-            effect = self.target.lost(1.0)
+            effect = self.target.lost()
             effect = effect or Effect("hang", "cannot be met any more", str(error))
             gauge = None
         if effect is not None:

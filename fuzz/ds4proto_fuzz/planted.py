@@ -17,7 +17,7 @@ from typing import Any, Final
 from ds4proto.cli import write_json
 from ds4proto.peer import Role
 from ds4proto_fuzz.findings import Finding, Store
-from ds4proto_fuzz.hunt import Hunt
+from ds4proto_fuzz.hunt import QUICK, Hunt
 from ds4proto_fuzz.mutants import ROLES, spec_of, table_of
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings
@@ -26,6 +26,8 @@ __all__ = ["LIMIT", "Row", "markdown", "search"]
 
 LIMIT: Final = 60.0
 """Seconds in which a fault has to be found."""
+TESTS: Final = 200
+"""Tests of one reduction."""
 FRAMES: Final = 3
 """Frames to which it has to be reduced."""
 
@@ -74,15 +76,27 @@ class Row:
 
 
 def search(
-    role: Role, name: str, seed: int, *, limit: float = LIMIT, patience: float = 3.0
-) -> Row:
-    """Fuzz one faulty peer until something of its class is found."""
+    role: Role, name: str, seed: int, *, limit: float = LIMIT, patience: float = 3.0,
+    quick: float = QUICK,
+) -> Row:  # fmt: skip
+    """Fuzz one faulty peer until something of its class is found.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds to find it, and to reduce it.
+    patience, quick : float
+        Seconds that an answer may take, and while a case is reduced.
+    """
     found: list[Finding] = []
     fault = table_of(role)[name]
     settings = Settings(spec_of(role, name), role, patience=patience)
     target = target_of(settings)
     with tempfile.TemporaryDirectory() as folder:
-        hunt = Hunt(target, seed, Store(folder), tell=found.append)
+        hunt = Hunt(
+            target, seed, Store(folder), tell=found.append, budget=(TESTS, limit),
+            quick=quick,
+        )  # fmt: skip
         start = monotonic()
         try:
             target.start()

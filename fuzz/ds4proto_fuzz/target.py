@@ -17,6 +17,11 @@ from ds4proto_fuzz.watch import Gauge, Meter, growth
 __all__ = ["Outcome", "Settings", "Target", "phases"]
 
 _BARRIERS: Final = ("wait", "drip", "pause", "half-close", "close", "reset")
+DYING: Final = 5.0
+"""Seconds between the end of a process's connections and its own, at most: what it
+prints about a crash lies between, and the machine may be busy."""
+_LOOKS: Final = 20
+"""Looks at growth at least: one second may pass for nobody but us."""
 _ENV: Final = {"MALLOC_ARENA_MAX": "1"}
 """Each arena of glibc reserves 64 MiB, which would drown what a frame causes."""
 
@@ -141,7 +146,7 @@ class Target(ABC):
         """Return what the peer printed last."""
         return self.session.output() if self.session is not None else ""
 
-    def lost(self, patience: float = 0.3) -> Effect | None:
+    def lost(self, patience: float = DYING) -> Effect | None:
         """Return a crash, if the process has ended; a moment is given to it."""
         end = self._soon(patience)
         process = self.session.process if self.session is not None else None
@@ -198,7 +203,7 @@ class Target(ABC):
         try:
             return self._play(case, sure=sure)
         except PeerLost as error:
-            found = self.lost(1.0)
+            found = self.lost()
             if found is None:
                 found = Effect("hang", "cannot be met any more", str(error)[:300])
             return Outcome(found, "lost")
@@ -236,10 +241,13 @@ class Target(ABC):
         """
         self.quiet()
         end = monotonic() + 1.0
+        looks = 0
         while True:
             self.innocent()
             gauge = self.meter.gauge()
-            if gauge is None or monotonic() >= end:
+            looks += 1
+            waits = before is not None and looks < _LOOKS
+            if gauge is None or (monotonic() >= end and not waits):
                 return gauge
             if before is not None and growth(before, gauge, turns) is None:
                 return gauge

@@ -106,7 +106,7 @@ class CoordinatorTarget(Target):
     def _refusal(self, **lies: Any) -> Seen | None:
         wire = self._dial()
         wire.send(self._cases.hello(**lies), self._soon())
-        seen = wire.frame(self._soon(self.patience if "ctx_size" not in lies else 0.5))
+        seen = wire.frame(self._soon())
         wire.close(reset=True)
         return seen
 
@@ -193,9 +193,20 @@ class CoordinatorTarget(Target):
             effect, reached = self._talk(wire, case, turn, sure=sure)
         effect = self.meter.jump() or effect
         if effect is not None and effect.kind != "over-allocation":
-            effect = self.lost(0.3 if wire.ended else 0.0) or effect
+            effect = self._crash(ended=bool(wire.ended)) or effect
         self.quiet()
         return Outcome(effect, reached)
+
+    def _crash(self, *, ended: bool) -> Effect | None:
+        """Return a crash, which is seen a moment after the end of a connection."""
+        crash = self.lost(0.0)
+        if crash is not None or not ended:
+            return crash
+        try:
+            served = self.innocent() is None
+        except PeerLost:
+            served = False
+        return None if served else self.lost()
 
     def _talk(
         self, wire: Wire, case: Case, turn: int, *, sure: bool

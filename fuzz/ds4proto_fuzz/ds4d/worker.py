@@ -24,7 +24,6 @@ from ds4proto_fuzz.target import Outcome, Settings, Target, phases
 
 __all__ = ["WorkerTarget"]
 
-_DYING: Final = 0.3
 _STAYS: Final = "stays open"
 _PIECES: Final = 24
 """Pieces of a slow drip; the rest goes out at once."""
@@ -273,16 +272,20 @@ class WorkerTarget(Target):
         """Return what is behind an effect: the process has ended, nobody is served."""
         if effect.kind in ("over-allocation", "leak"):
             return effect
-        # A process that has just died is seen a moment after its connections end.
-        ended = "ends where" in effect.what or effect.kind == "hang"
-        crash = self.lost(_DYING if ended else 0.0)
-        if crash is not None or (_STAYS not in effect.what and effect.kind != "hang"):
+        crash = self.lost(0.0)
+        hangs = effect.kind == "hang" or _STAYS in effect.what
+        if crash is not None or not (hangs or "ends where" in effect.what):
             return crash or effect
         try:
             others = self.innocent()
         except PeerLost:
             others = Effect("hang", "a second client is not served")
-        return others if others is not None and others.kind == "hang" else effect
+        # A process that dies serves nobody; its end is seen a moment after that of its
+        # connections.
+        crash = self.lost() if others is not None else None
+        if crash is None and hangs and others is not None and others.kind == "hang":
+            return others
+        return crash or effect
 
     def _phase(
         self, oracle: WorkerOracle, on: str, steps: list[Step], turn: int, *, sure: bool
