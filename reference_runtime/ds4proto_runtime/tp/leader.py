@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from ds4proto.link import ds4t_events as say_
 from ds4proto.link.ds4t_events import (
@@ -15,28 +11,15 @@ from ds4proto.link.ds4t_events import (
     FAILED,
     INTERRUPTED,
     OK,
+    REPLAY,
     START,
     BatchItem,
-    Checkpoint,
     Image,
-    Top2,
 )
-from ds4proto.link.ds4t_gates import GateFailed
-from ds4proto.link.ds4t_leader import LeaderControl
 from ds4proto.link.ds4t_prefill import may_mix
-from ds4proto.link.ds4t_texts import LocalProtocolError
 from ds4proto_runtime.engines.base import F32, EngineError
-from ds4proto_runtime.tp.bringup import LeaderDoor
-from ds4proto_runtime.tp.engine import RankEngine
-from ds4proto_runtime.tp.errors import PairError, SyncRefused, gate_error
-from ds4proto_runtime.tp.rank import (
-    Rank,
-    RdmaProvider,
-    Say,
-    TpOptions,
-    log_line,
-    settings_of,
-)
+from ds4proto_runtime.tp.errors import SyncRefused
+from ds4proto_runtime.tp.leader_end import LeaderEnd
 
 Wish = Callable[[], bool]
 """Asked at each checkpoint of a prefill: True cancels it on both ranks."""
@@ -44,7 +27,7 @@ Verdict = tuple[int, int]
 """Mode and token count of a VERIFY_COMMIT."""
 
 
-class TpLeader:
+class TpLeader(LeaderEnd):
     """A pair as its leader sees it. Use as a context manager.
 
     Parameters
@@ -65,75 +48,6 @@ class TpLeader:
     Logits are float32 ``[n_vocab]``. Where the dialect sends the two best of the
     worker's half (v9w, GREEDY_TOP2), the rest of that half is minus infinity.
     """
-
-    def __init__(
-        self,
-        engine: RankEngine,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        options: TpOptions | None = None,
-        *,
-        allow_remote: bool = False,
-        rdma: RdmaProvider | None = None,
-        say: Say = log_line,
-    ) -> None:
-        self.options = options = options or TpOptions()
-        self.settings = settings_of("tp-leader", engine, options, rdma)
-        self._engine = engine
-        self._rdma = rdma
-        self._say = say
-        self._door = LeaderDoor(
-            host,
-            port,
-            self.settings,
-            allow_remote=allow_remote,
-            buffers=options.buffers,
-            hello_seconds=options.hello_seconds,
-            say=say,
-        )
-        self.address = self._door.address
-        self._rank: Rank | None = None
-
-    def __enter__(self) -> TpLeader:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(stop=kind is None or not issubclass(kind, PairError))
-
-    def accept(self) -> None:
-        """Wait for the worker and agree with it; see ``LeaderDoor.wait``."""
-        connected = self._door.wait(monotonic() + self.options.accept_seconds)
-        machine = LeaderControl(self.settings, limits=self.options.control)
-        try:
-            self._rank = rank = Rank(
-                self.settings,
-                connected,
-                machine,
-                self._engine,
-                self.options,
-                rdma=self._rdma,
-                say=self._say,
-            )
-        except BaseException:
-            connected.close()
-            raise
-        words = rank.timeout_words
-        rank.watch_door(self._door)
-        transport = connected.agreed.transport
-        self._say(f"ds4-tp: worker connected, transport={transport}{words}")
-        self._say(rank.slab_line)
-
-    @property
-    def rank(self) -> Rank:
-        """The rank, after ``accept``."""
-        if self._rank is None:
-            raise LocalProtocolError("no worker has joined; call accept() first")
-        return self._rank
-
-    @property
-    def machine(self) -> Any:
-        """The control machine: sessions, state, next session id."""
-        return self.rank.pipe.machine
 
     def create(self, ctx: int | None = None) -> int:
         """Open a session on both ranks and return its id.
@@ -227,7 +141,11 @@ class TpLeader:
         split = self.settings.vocabulary_split
         self.rank.runner.ready(known)
         self._send(say_.RunEval(known, token))
-        hidden = self._work(lambda: self.rank.runner.eval(known, token))
+        hidden = self._work(
+            lambda: self.rank.runner.eval(known, token),
+            (known,),
+            say_.EvalDone if split else None,
+        )
         done = self._await(say_.EvalDone) if split else None
         return self._joined(hidden, None if done is None else done.logits)
 
@@ -237,7 +155,11 @@ class TpLeader:
         for item in command.items:
             self.rank.runner.ready(item.session_id)
         self._send(command)
-        rows = self._work(lambda: self.rank.runner.batch(command.items))
+        rows = self._work(
+            lambda: self.rank.runner.batch(command.items),
+            [item.session_id for item in command.items],
+            say_.BatchDone,
+        )
         done = self._await(say_.BatchDone)
         return self._joined_all(rows, done)
 
@@ -259,7 +181,9 @@ class TpLeader:
             self.rank.runner.ready(each, int(each != known))
         self._send(command)
         rows = self._work(
-            lambda: self.rank.runner.mixed(known, command.tokens, command.items)
+            lambda: self.rank.runner.mixed(known, command.tokens, command.items),
+            [known, *(item.session_id for item in batch)],
+            say_.MixedDone,
         )
         done = self._await(say_.MixedDone)
         return self._joined_all(rows, done)
@@ -289,16 +213,19 @@ class TpLeader:
         self.rank.runner.ready(known, len(block))
         self._send(say_.RunVerify(known, block))
         runner = self.rank.runner
-        rows = self._work(lambda: runner.block(known, block))
-        logits = [self._engine.full(row) for row in rows]
+        logits: list[F32] = self._work(
+            lambda: [self._engine.full(row) for row in runner.block(known, block)],
+            (known,),
+            say_.CommitBlock(REPLAY, 0),  # the worker waits for a verdict
+        )
         mode, count = judge(logits)
         self._send(say_.CommitBlock(mode, count))
-        last = self._work(lambda: runner.commit(mode, count))
+        halves = self.settings.vocabulary_split and mode == REPLAY and count > 0
+        due = say_.BlockCommitted if halves else None
+        last = self._work(lambda: runner.commit(mode, count), (known,), due)
         if last is None:
             return logits, None
-        half = None
-        if self.settings.vocabulary_split:
-            half = self._await(say_.BlockCommitted).logits
+        half = self._await(say_.BlockCommitted).logits if halves else None
         return logits, self._joined(last, half)
 
     def mtp(self, known: int, token: int, limit: int) -> tuple[list[int], F32]:
@@ -306,7 +233,9 @@ class TpLeader:
         self.rank.runner.ready(known)
         self._send(say_.RunMtp(known, token, limit))
         runner = self.rank.runner
-        accepted = self._work(lambda: runner.mtp(known, token, limit))
+        accepted = self._work(
+            lambda: runner.mtp(known, token, limit), (known,), say_.MtpDone
+        )
         done = self._await(say_.MtpDone)
         if done.status != OK:
             raise SyncRefused(done.text)
@@ -319,76 +248,3 @@ class TpLeader:
         """Shorten a session on both ranks; no answer comes."""
         self._send(say_.Rewind(known, position))
         self.rank.runner.rewind(known, position)
-
-    def invalidate(self, known: int) -> None:
-        """Empty a session on both ranks; no answer comes."""
-        self._send(say_.Invalidate(known))
-        self.rank.runner.invalidate(known)
-
-    def stop(self) -> None:
-        """Say STOP: the worker ends with status 0."""
-        self._send(say_.Stop())
-
-    def close(self, *, stop: bool = False) -> None:
-        """Close everything; with ``stop`` the worker is told first. Idempotent."""
-        rank, self._rank = self._rank, None
-        if rank is not None:
-            try:
-                if stop and rank.pipe.machine.state.name not in ("STOPPED", "FAILED"):
-                    rank.pipe.say(say_.Stop())
-            except Exception as error:  # the worker is gone: nothing is left to say
-                self._say(f"ds4-tp: STOP was not sent: {error}")
-            rank.close()
-        self._door.close()
-
-    def _send(self, command: Any) -> None:
-        self.rank.pipe.poll_failure()
-        self.rank.pipe.say(command)
-
-    def _ask(self, command: Any) -> Any:
-        self._send(command)
-        kinds = {
-            say_.CreateSession: say_.SessionCreated,
-            say_.DestroySession: say_.SessionDestroyed,
-        }
-        return self._await(kinds[type(command)])
-
-    def _await(self, kind: type) -> Any:
-        while True:
-            event = self.rank.pipe.next_event()
-            if isinstance(event, kind):
-                return event
-
-    def _meet(self, point: int, current: int, total: int, wish: bool) -> bool:
-        """Say a checkpoint, wait for the worker's, return whether both stop."""
-        self.rank.pipe.say(Checkpoint(point, current, total, wish))
-        agreed: Checkpoint = self._await(Checkpoint)
-        return agreed.cancelled
-
-    def _work(self, run: Callable[[], Any]) -> Any:
-        """Run this rank's share; a failed gate ends the pair."""
-        try:
-            return run()
-        except GateFailed as error:
-            self.machine.mark_failed(error.failure.text, monotonic())
-            raise gate_error(error, "tp-leader") from None
-
-    def _joined(self, hidden: F32, half: Any) -> F32:
-        """Return the whole logits: own half first, then the worker's."""
-        if not self.settings.vocabulary_split or half is None:
-            return self._engine.full(hidden)
-        own = self._engine.half(hidden, 0)
-        if isinstance(half, Top2):
-            rest = np.full(len(own), -np.inf, np.float32)
-            for token, value in zip(half.ids, half.values, strict=True):
-                rest[token - len(own)] = value
-        else:
-            rest = np.frombuffer(half, np.float32)
-        return np.concatenate((own, rest))
-
-    def _joined_all(self, rows: Iterable[F32], done: Any) -> list[F32]:
-        if done.status != OK:
-            raise SyncRefused(done.text)
-        rows = list(rows)
-        halves = done.logits or (None,) * len(rows)
-        return [self._joined(r, h) for r, h in zip(rows, halves, strict=True)]
