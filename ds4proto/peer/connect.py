@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import itertools
 import math
 import os
 import select
@@ -27,6 +28,10 @@ NO_AUTHENTICATION: Final = (
 LIVENESS_PERIOD: Final = 0.1
 """Seconds between two looks at a peer's process while waiting for a connection."""
 
+_PORTS: Final = range(20_000, 32_000)
+_APART: Final = 7919
+"""Ports between the first draws of two processes whose numbers follow each other."""
+_drawn: Final = itertools.count()
 _Resolved = list[tuple[int, int, int, str, Any]]
 
 
@@ -376,10 +381,20 @@ def listen(
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> Sequence[int]:
-    """Return `count` different ports that were free a moment ago."""
-    held = [socket.create_server((host, 0)) for _ in range(count)]
-    try:
-        return [int(sock.getsockname()[1]) for sock in held]
-    finally:
-        for sock in held:
-            sock.close()
+    """Return `count` different ports that were free a moment ago.
+
+    They lie below those that a system hands out by itself (from 32768 on Linux, from
+    49152 on macOS), so that no other connection takes one before it is used.
+    """
+    found: list[int] = []
+    problem = OSError(errno.EADDRINUSE, "no port is free")
+    for _ in _PORTS:
+        if len(found) == count:
+            return found
+        port = _PORTS[(os.getpid() * _APART + next(_drawn)) % len(_PORTS)]
+        try:
+            socket.create_server((host, port)).close()
+            found.append(port)
+        except OSError as error:
+            problem = error
+    raise problem

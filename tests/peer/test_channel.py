@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import select
 import socket
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from ds4proto.peer import PeerLost, SocketChannel
 from ds4proto.peer.channel import IOV_MAX
-from ds4proto.testing import FakeClock, check_transport, loopback_pair
+from ds4proto.testing import PATIENCE, FakeClock, check_transport, loopback_pair
 
 LATER = 1e9  # in FakeClock's time
 
@@ -69,7 +70,7 @@ class _HalfDuplex(_Broken):
         deadline: float,
         idle: float | None = None,
     ) -> None:
-        self.send(send_bufs, deadline=deadline - 18)  # patience of 2 s
+        self.send(send_bufs, deadline=deadline - PATIENCE + 2)
         assert idle is None or idle > 0
         self.recv_exact(recv_view, deadline=deadline)
 
@@ -164,6 +165,7 @@ def test_alive_sees_an_end_without_reading(pair: Pair) -> None:
     assert a.recv_into(bytearray(1), deadline=LATER) == 1
     assert a.alive()
     b.close()
+    assert select.select([a.fileno()], [], [], PATIENCE)[0]  # its end has come
     assert not a.alive()
     a.close()
     assert not a.alive()
@@ -226,11 +228,14 @@ def test_an_exchange_allocates_nothing_that_grows_with_the_payload() -> None:
     b.send(bufs, deadline=LATER)
     a.exchange(bufs, view, deadline=LATER, idle=1.0)
     b.recv_exact(bytearray(len(view)), deadline=LATER)
-    b.send(bufs, deadline=LATER)
-    tracemalloc.start()
-    a.exchange(bufs, view, deadline=LATER, idle=1.0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    peaks = []
+    for _ in range(5):  # a thread of another test may allocate meanwhile
+        b.send(bufs, deadline=LATER)
+        tracemalloc.start()
+        a.exchange(bufs, view, deadline=LATER, idle=1.0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        b.recv_exact(bytearray(len(view)), deadline=LATER)
     a.close()
     b.close()
-    assert peak < 4096
+    assert min(peaks) < 4096

@@ -15,7 +15,7 @@ from ds4proto.peer import SYSTEM_CLOCK, PeerLost, spawn
 from ds4proto.testing import spawn_peer
 
 TOY = [sys.executable, str(Path(__file__).with_name("toy_peer.py"))]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def _soon() -> float:
@@ -45,6 +45,7 @@ def test_a_peer_is_ended_with_its_output_kept() -> None:
         peer.wait_line("done", deadline=_soon())
         assert peer.alive()
         pid = peer.pid
+        peer.end(grace=PATIENCE)
     assert not peer.alive()
     assert peer.returncode == -signal.SIGTERM
     assert "line 000009\ndone\n" in peer.output()

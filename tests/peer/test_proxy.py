@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from ds4proto.testing import captures_dir
 from ds4proto.trace.tcp import read_streams
 from ds4proto.trace.tcp_events import Closed, Data
 
-STEP = 20.0
+STEP = 120.0
 
 
 def soon() -> float:
@@ -89,13 +90,14 @@ def test_a_reset_is_passed_on_as_a_reset() -> None:
 def test_a_target_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("ds4proto.peer.proxy._DIAL_S", 0.2)
-    with listen() as gone:
-        address = gone.address
-    with Proxy(listen(), address, say=said.append) as proxy:
-        client = dial(*proxy.address, deadline=soon())
-        with pytest.raises(PeerLost):
-            take(client, 1)
-        client.close()
+    # bound, so that nobody else gets the port, but not listening
+    with socket.socket() as gone:
+        gone.bind(("127.0.0.1", 0))
+        with Proxy(listen(), gone.getsockname(), say=said.append) as proxy:
+            client = dial(*proxy.address, deadline=soon())
+            with pytest.raises(PeerLost):
+                take(client, 1)
+            client.close()
     assert any("refused" in line for line in said)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 
 import pytest
 
 from ds4proto.link.ds4t_gate_headers import gate_spec, read_gate_header
-from ds4proto.peer import listen
+from ds4proto.peer import SYSTEM_CLOCK, listen
+from ds4proto.peer.connect import free_ports
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import parse_rule
 from ds4proto.peer.proxy_frames import FrameEditor
@@ -17,6 +17,7 @@ from ds4proto.peer.proxy_gates import GateEditor, PairFacts
 from ds4proto.schema.ds4t_common import DS4B_MAGIC, DS4T_MAGIC
 from ds4proto.schema.ds4t_gates import BULK_TAG
 from ds4proto.schema.fast import struct_of
+from ds4proto.testing import spawn_peer
 
 VECTOR = 64
 SHAPES = {"row": DS4T_MAGIC, "batch": DS4B_MAGIC, "bulk": DS4B_MAGIC}
@@ -143,27 +144,20 @@ def test_a_live_pair_names_the_gate_that_was_changed() -> None:
     """The whole way: the width from the HELLO, the gates of the other connection."""
     base = [sys.executable, "-m", "ds4proto", "run", "--tensor-parallel",
             "--engine", "toy", "--transport", "tcp"]  # fmt: skip
-    with listen() as free:
-        port = free.address[1]
-    leader = subprocess.Popen(
-        [*base, "--role", "coordinator", "--listen", "127.0.0.1", str(port),
-         "--script", "create;sync:1:1-10;eval:1:5,6", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    (port,) = free_ports(1)
+    leading = [*base, "--role", "coordinator", "--listen", "127.0.0.1", str(port),
+               "--script", "create;sync:1:1-10;eval:1:5,6", "--json"]  # fmt: skip
+    following = [*base, "--role", "worker", "--coordinator"]
     rule = parse_rule("corrupt=GATE_ROW.seq,value=99,nth=3,way=up")
-    with Proxy(listen(), ("127.0.0.1", port), rules=[rule]) as proxy:
-        worker = subprocess.Popen(
-            [*base, "--role", "worker", "--coordinator", *map(str, proxy.address)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        try:
-            _, err = leader.communicate(timeout=60)
-        finally:
-            for process in (leader, worker):
-                process.kill()
-                process.communicate()
-    assert leader.returncode == 1, err
-    assert "seq=99, want" in err
+    until = SYSTEM_CLOCK.now() + 300.0
+    with (
+        spawn_peer(leading) as leader,
+        Proxy(listen(), ("127.0.0.1", port), rules=[rule]) as proxy,
+    ):
+        leader.wait_line("waiting for worker on", deadline=until)
+        with spawn_peer([*following, *map(str, proxy.address)]):
+            assert leader.wait(deadline=until) == 1, leader.output()
+    assert "seq=99, want" in leader.output()
     assert len(proxy.faults) == 1
     assert "seq 3 became 99" in proxy.faults[0]
 

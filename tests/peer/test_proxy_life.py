@@ -14,7 +14,7 @@ from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_pump import Pump
 from ds4proto.peer.proxy_record import BackgroundRecorder
 
-STEP = 20.0
+STEP = 120.0
 
 
 def soon() -> float:

@@ -13,8 +13,10 @@ from typing import Any
 
 from ds4proto.pcap import CaptureReader
 from ds4proto.peer import SYSTEM_CLOCK, dial, listen, spawn
+from ds4proto.peer.connect import free_ports
 from ds4proto.peer.proxy import Proxy
 from ds4proto.peer.proxy_faults import parse_rule
+from ds4proto.testing import spawn_peer
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.tcp import read_streams
 from ds4proto.trace.tcp_events import Data
@@ -23,7 +25,7 @@ from tests.runtime.cluster import worker_argv as argv
 
 
 def deadline() -> float:
-    return SYSTEM_CLOCK.now() + PATIENCE
+    return SYSTEM_CLOCK.now() + 4 * PATIENCE
 
 
 def test_a_pipeline_of_three_through_the_proxy_gives_the_same_bits(
@@ -52,26 +54,19 @@ def test_a_pair_through_the_proxy_answers_and_is_recorded(tmp_path: Path) -> Non
     path = tmp_path / "pair.pcapng"
     base = [sys.executable, "-m", "ds4proto", "run", "--tensor-parallel",
             "--engine", "toy", "--transport", "tcp"]  # fmt: skip
-    with listen() as free:
-        port = free.address[1]
-    leader = subprocess.Popen(
-        [*base, "--role", "coordinator", "--listen", "127.0.0.1", str(port),
-         "--script", "create;sync:1:1-10;eval:1:5,6;destroy:1", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with Proxy(listen(), ("127.0.0.1", port), record=path) as proxy:
-        worker = subprocess.Popen(
-            [*base, "--role", "worker", "--coordinator", *map(str, proxy.address)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        try:
-            _, err = leader.communicate(timeout=PATIENCE)
-            assert leader.returncode == 0, err
-            worker.communicate(timeout=PATIENCE)
-        finally:
-            for process in (leader, worker):
-                process.kill()
-                process.communicate()
+    (port,) = free_ports(1)
+    leading = [*base, "--role", "coordinator", "--listen", "127.0.0.1", str(port),
+               "--script", "create;sync:1:1-10;eval:1:5,6;destroy:1",
+               "--json"]  # fmt: skip
+    following = [*base, "--role", "worker", "--coordinator"]
+    with (
+        spawn_peer(leading) as leader,
+        Proxy(listen(), ("127.0.0.1", port), record=path) as proxy,
+    ):
+        leader.wait_line("waiting for worker on", deadline=deadline())
+        with spawn_peer([*following, *map(str, proxy.address)]) as worker:
+            assert leader.wait(deadline=deadline()) == 0, leader.output()
+            worker.wait(deadline=deadline())
     rows = list(CaptureDecoder(path))
     names = {row.name for row in rows}
     assert {"DS4T.HELLO", "DS4T.SYNC", "DS4T.EVAL", "DS4T.GATE_ROW"} <= names
@@ -126,7 +121,7 @@ def test_the_command_records_until_it_is_told_to_end(tmp_path: Path) -> None:
     path = tmp_path / "run.pcapng"
     with proxied(path) as (process, _, _):
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate(timeout=4 * PATIENCE)
         assert process.returncode == 0
         report = json.loads(out)
     assert report["connections"] == 1

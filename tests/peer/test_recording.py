@@ -15,6 +15,7 @@ from ds4proto.peer import SYSTEM_CLOCK, Recorder, dial, open_peer
 from ds4proto.testing import FakeClock, loopback_pair
 
 LATER = 1e9
+STEP = 120.0
 T0 = 1_700_000_000_000_000_000
 
 
@@ -107,7 +108,7 @@ def test_a_partial_send_is_recorded_once() -> None:
     with Recorder(out) as recorder:
         a.tap = recorder.connection(a.local, a.remote, opened_by_us=True)
         parts = [memoryview(data)[i : i + 70_001] for i in range(0, len(data), 70_001)]
-        limit = SYSTEM_CLOCK.now() + 20
+        limit = SYSTEM_CLOCK.now() + STEP
         thread = threading.Thread(
             target=a.send, args=(parts,), kwargs={"deadline": limit}, daemon=True
         )
@@ -199,7 +200,7 @@ class _Slow:
 def test_an_answer_is_never_recorded_before_its_request() -> None:
     """Two threads share a connection: one sends, the other reads."""
     ours, theirs = loopback_pair(clock=SYSTEM_CLOCK)
-    until = SYSTEM_CLOCK.now() + 20
+    until = SYSTEM_CLOCK.now() + STEP
 
     def read() -> None:
         ours.recv_into(bytearray(8), deadline=until)
@@ -212,7 +213,7 @@ def test_an_answer_is_never_recorded_before_its_request() -> None:
 
     ours.tap = tap = _Slow(answer)
     ours.send([b"request"], deadline=until)
-    reader.join(20)
+    reader.join(STEP)
     ours.close()
     theirs.close()
     assert tap.order == ["sent", "received"]

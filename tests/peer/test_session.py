@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import shlex
 import sys
 import threading
@@ -28,7 +29,7 @@ from ds4proto.testing import FakeClock
 
 SCRIPT = Path(__file__).with_name("toy_peer.py")
 TOY = shlex.join([sys.executable, str(SCRIPT)])
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def _soon() -> float:
@@ -152,6 +153,7 @@ def test_listen_and_tcp_without_a_process() -> None:
         forwarded = peer.accept()
         assert forwarded.remote == next_hop.local
         theirs.close()
+        assert select.select([control.fileno()], [], [], PATIENCE)[0]  # its end came
         assert not peer.alive()
         next_hop.close()
     with listen(clock=clock) as listener:
