@@ -29,6 +29,13 @@ from ds4proto.preflight.protocol import (
 from tests.model.gguf_writer import model as gguf_model
 
 
+PATIENCE = 120.0
+
+
+def soon() -> float:
+    return SYSTEM_CLOCK.now() + PATIENCE
+
+
 @pytest.fixture
 def flash(tmp_path: Path) -> str:
     made = gguf_model("deepseek4", blocks=43, width=4096, vocabulary=129280)
@@ -51,7 +58,7 @@ class Host:
     """A host in a thread; `result` gives its outcome or raises its error."""
 
     def __init__(
-        self, mine: Gathered, code: str, wait: float = 20, joiners: int = 1
+        self, mine: Gathered, code: str, wait: float = PATIENCE, joiners: int = 1
     ) -> None:
         self.said: list[str] = []
         self._listener = listen()
@@ -73,7 +80,7 @@ class Host:
         self._thread.start()
 
     def result(self) -> Outcome:
-        self._thread.join(60)
+        self._thread.join(4 * PATIENCE)
         assert not self._thread.is_alive()
         if isinstance(self._outcome, Exception):
             raise self._outcome
@@ -86,7 +93,7 @@ def test_both_sides_get_one_outcome(flash: str) -> None:
     waiting = Host(leader(flash), code)
     worker = side("b", "--role", "worker", "--layers", "22:output", "--coordinator",
                   "127.0.0.1", "9001", "-m", flash, "--ctx", "1024")  # fmt: skip
-    theirs = join(waiting.address, worker, f" {code.upper()} ", wait=10)
+    theirs = join(waiting.address, worker, f" {code.upper()} ", wait=PATIENCE)
     mine = waiting.result()
     assert mine.document()["findings"] == theirs.document()["findings"]
     found = {f.check: f for f in mine.findings}
@@ -116,12 +123,12 @@ def three(flash: str, third: Gathered) -> tuple[Outcome, Outcome, list[str]]:
     second = threading.Thread(
         target=join,
         args=(waiting.address, stage("b", "21:30", flash), "aaaaaaaa"),
-        kwargs={"wait": 20},
+        kwargs={"wait": PATIENCE},
         daemon=True,
     )
     second.start()
-    theirs = join(waiting.address, third, "aaaaaaaa", wait=20)
-    second.join(60)
+    theirs = join(waiting.address, third, "aaaaaaaa", wait=PATIENCE)
+    second.join(4 * PATIENCE)
     return waiting.result(), theirs, waiting.said
 
 
@@ -176,17 +183,17 @@ def test_hops_leave_out_whom_the_host_measures(flash: str) -> None:
 def test_a_stranger_at_the_measuring_port_is_refused(flash: str) -> None:
     """The listener asks for the secret of this hop, and the host hears of it."""
     with listen() as listener:
-        ours = dial(*listener.address, deadline=SYSTEM_CLOCK.now() + 10)
-        theirs = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+        ours = dial(*listener.address, deadline=soon())
+        theirs = listener.accept(deadline=soon())
     work = orders(theirs, allow_remote=False)["open"]
     thread = threading.Thread(target=work, args=({"host": "127.0.0.1", "code": "s"},))
     thread.start()
     port = receive(ours, "opened")["port"]
-    stranger = dial("127.0.0.1", port, deadline=SYSTEM_CLOCK.now() + 10)
+    stranger = dial("127.0.0.1", port, deadline=soon())
     with pytest.raises(JoinError, match="the code is wrong"):
         answer_challenge(stranger, "another")
     assert "something else" in receive(ours, "failed")["reason"]
-    thread.join(20)
+    thread.join(PATIENCE)
     for channel in (ours, theirs, stranger):
         channel.close()
 
@@ -195,8 +202,8 @@ def test_a_wrong_code_is_refused_and_the_right_one_still_works(flash: str) -> No
     waiting = Host(leader(flash), "aaaaaaaa")
     worker = side("b", "--role", "worker")
     with pytest.raises(JoinError, match="the code is wrong"):
-        join(waiting.address, worker, "bbbbbbbb", wait=10)
-    assert join(waiting.address, worker, "aaaaaaaa", wait=10).findings
+        join(waiting.address, worker, "bbbbbbbb", wait=PATIENCE)
+    assert join(waiting.address, worker, "aaaaaaaa", wait=PATIENCE).findings
     waiting.result()
     assert "gave a wrong code" in waiting.said[0]
 
@@ -205,20 +212,20 @@ def test_codes_cannot_be_tried_for_ever(flash: str) -> None:
     waiting = Host(leader(flash), "aaaaaaaa")
     for _ in range(5):
         with pytest.raises(JoinError, match="the code is wrong"):
-            join(waiting.address, side("b"), "bbbbbbbb", wait=10)
+            join(waiting.address, side("b"), "bbbbbbbb", wait=PATIENCE)
     with pytest.raises(JoinError, match="without the right code"):
         waiting.result()
 
 
 def test_another_version_is_told_both_numbers(flash: str) -> None:
     waiting = Host(leader(flash), "aaaaaaaa")
-    channel = dial(*waiting.address, deadline=SYSTEM_CLOCK.now() + 10)
+    channel = dial(*waiting.address, deadline=soon())
     receive(channel, "challenge")
     send(channel, "answer", version=2, proof="")
     with pytest.raises(JoinError, match=r"versions 1 \(host\) and 2 \(joiner\)"):
         receive(channel, "welcome")
     channel.close()
-    assert join(waiting.address, side("b"), "aaaaaaaa", wait=10).findings
+    assert join(waiting.address, side("b"), "aaaaaaaa", wait=PATIENCE).findings
     waiting.result()
 
 
@@ -227,20 +234,20 @@ def test_the_code_never_crosses_the_wire(flash: str) -> None:
     with listen() as listener:
 
         def answer() -> None:
-            channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+            channel = listener.accept(deadline=soon())
             send(channel, "challenge", version=1, nonce="00")
             head = bytearray(4)
-            channel.recv_exact(head, deadline=SYSTEM_CLOCK.now() + 10)
+            channel.recv_exact(head, deadline=soon())
             body = bytearray(int.from_bytes(head, "big"))
-            channel.recv_exact(body, deadline=SYSTEM_CLOCK.now() + 10)
+            channel.recv_exact(body, deadline=soon())
             seen.extend(body)
             channel.close()
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with pytest.raises((JoinError, PeerLost)):
-            join(listener.address, side("b"), "topsecret", wait=10)
-        thread.join(20)
+            join(listener.address, side("b"), "topsecret", wait=PATIENCE)
+        thread.join(PATIENCE)
     assert b"proof" in seen
     assert b"topsecret" not in seen
 
@@ -257,15 +264,15 @@ def test_strangers_are_named(greeting: bytes, says: str) -> None:
     with listen() as listener:
 
         def answer() -> None:
-            channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
-            channel.send([greeting], deadline=SYSTEM_CLOCK.now() + 10)
+            channel = listener.accept(deadline=soon())
+            channel.send([greeting], deadline=soon())
             channel.close()
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with pytest.raises(JoinError, match=says):
-            join(listener.address, side("b"), "x", wait=10)
-        thread.join(20)
+            join(listener.address, side("b"), "x", wait=PATIENCE)
+        thread.join(PATIENCE)
 
 
 def test_nobody_comes_and_nobody_is_there(flash: str) -> None:
@@ -274,16 +281,17 @@ def test_nobody_comes_and_nobody_is_there(flash: str) -> None:
     with listen() as listener:
         address = listener.address
     with pytest.raises(PeerLost, match="dialling the first machine"):
-        join(address, side("b"), "a", wait=5)
+        join(address, side("b"), "a", wait=PATIENCE)
 
 
 def test_strange_facts_are_refused(flash: str) -> None:
-    waiting = Host(leader(flash), "aaaaaaaa", wait=3)
-    channel = dial(*waiting.address, deadline=SYSTEM_CLOCK.now() + 10)
+    waiting = Host(leader(flash), "aaaaaaaa")
+    channel = dial(*waiting.address, deadline=soon())
     answer_challenge(channel, "aaaaaaaa")
     send(channel, "facts", gathered='{"machine": 3}')
-    with pytest.raises(PeerLost):
-        waiting.result()
+    # it goes on waiting for another machine, which comes and joins
+    assert join(waiting.address, side("b"), "aaaaaaaa", wait=PATIENCE).findings
+    waiting.result()
     assert "cannot be read" in waiting.said[0]
     channel.close()
 
@@ -293,20 +301,20 @@ def pair(work: Callable[[Any], Any]) -> Any:
     with listen() as listener:
 
         def other() -> None:
-            channel = dial(*listener.address, deadline=SYSTEM_CLOCK.now() + 10)
+            channel = dial(*listener.address, deadline=soon())
             work(channel)
             channel.close()
 
         thread = threading.Thread(target=other, daemon=True)
         thread.start()
-        channel = listener.accept(deadline=SYSTEM_CLOCK.now() + 10)
+        channel = listener.accept(deadline=soon())
         try:
             report = measure(channel, Sizes(gate=16384))
             send(channel, "report")
             return report
         finally:
             channel.close()
-            thread.join(20)
+            thread.join(PATIENCE)
 
 
 def test_gates_are_measured_at_their_size() -> None:
@@ -319,11 +327,11 @@ def test_gates_are_measured_at_their_size() -> None:
 def test_a_slow_link_is_measured_and_its_cost_told_before_the_run(flash: str) -> None:
     """77 ms of round trip: about ten tokens a second, and the words "slow link"."""
     code = new_code()
-    waiting = Host(leader(flash), code, wait=60)
+    waiting = Host(leader(flash), code, wait=PATIENCE)
     worker = side("b", "--role", "worker", "--layers", "21:output", "--coordinator",
                   "127.0.0.1", "9000", "-m", flash, "--ctx", "4096")  # fmt: skip
     with Proxy(listen(), waiting.address, rules=[parse_rule("delay=38.5ms")]) as proxy:
-        join(proxy.address, worker, code, wait=60)
+        join(proxy.address, worker, code, wait=PATIENCE)
     outcome = waiting.result()
     assert outcome.links[0].rtt_ms["ping"][1] >= 77
     slow = next(f for f in outcome.findings if f.check == "link.slow")
