@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ds4proto.link import ds4t_events as say
-from ds4proto.link.ds4t_answers import operation_of
+from ds4proto.link.ds4t_answers import note, operation_of
 from ds4proto.link.ds4t_checkpoint import wrong_frame
 from ds4proto.link.ds4t_control import CHECKPOINT, ControlMachine
 from ds4proto.link.ds4t_events import FAILED, Checkpoint, Transmit
@@ -29,8 +29,7 @@ from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import frame
 
 _READS: Final = frozenset({Worker.COMMAND, Worker.SYNC, Worker.MEETING, Worker.VERDICT})
-
-
+_SYNCS: Final = frozenset({"SYNC", "SYNC_MULTIMODAL"})
 _WARM_UP_TYPES: Final = (RDMA_WARM.code, RDMA_POSTED.code)
 _WARM_UP: Final = (
     "a frame of the RDMA warm-up: DS4_TP_DISABLE_RDMA_WARMUP is set on this side alone"
@@ -66,6 +65,7 @@ class WorkerIntake(ControlMachine):
             engine_rules=engine_rules,
         )
         self._refusal: Refusal | None = None
+        self._unfit: Refusal | None = None
 
     @property
     def state(self) -> Worker:
@@ -230,7 +230,10 @@ class WorkerIntake(ControlMachine):
             reading = self._read(spec, body)
             outcome = self._judge.judge(spec, reading, size)
             if isinstance(outcome, Refusal):
-                self._refuse(outcome, now)
+                if spec.name in _SYNCS and outcome.ack is not None:
+                    self._refuse_prompt(outcome, reading.values, now)
+                else:
+                    self._refuse(outcome, now)
             else:
                 self._run(outcome, now)
 
@@ -267,6 +270,51 @@ class WorkerIntake(ControlMachine):
             )
         )
 
+    def _refuse_prompt(
+        self, refusal: Refusal, values: dict[str, Any], now: float
+    ) -> None:
+        """Refuse what an engine would refuse: inside the checkpoints of that sync.
+
+        Where the dialect has them, START comes before any work, and END says how it
+        ended (DS4T-CKPT-09, -11); the machine says both by itself.
+        """
+        if self._meetings is None:
+            self._refuse(refusal, now)
+            return
+        tokens = values["tokens"]
+        self._unfit = refusal
+        self._command = say.RunSync(values["session_id"], tokens)
+        self._meetings.open(len(tokens))
+        self._go(say.RunSync, "", now)
+        self._meet_unfit(Checkpoint(say.START, 0, len(tokens), False), now)
+
+    def _meet_unfit(self, mine: Checkpoint, now: float) -> None:
+        meetings = self._meetings
+        if meetings is None or self._over:
+            return
+        self._events.append(Transmit(meetings.send(mine)))
+        self._go(Checkpoint, "", now)
+        if not meetings.waiting and not self._over:
+            self._meet(now)
+
+    def _met_unfit(self, agreed: Checkpoint, refusal: Refusal, now: float) -> None:
+        """Go on after a checkpoint of a refused prompt: to END, then to the ack."""
+        self._go(Checkpoint, "", now)
+        if agreed.point != say.END:
+            # a cancel agreed at START comes first: the prompt was never looked at
+            code = say.OK if agreed.cancelled else FAILED
+            self._meet_unfit(Checkpoint(say.END, code, agreed.total, False), now)
+            return
+        self._unfit = None
+        if agreed.cancelled:
+            known = self._command.session_id
+            self._events.append(Transmit(self._ack(known, say.INTERRUPTED)))
+            note(self.sessions, self._command, say.INTERRUPTED)
+        else:
+            self._refuse(refusal, now)
+        if not self._over:
+            self._go(say.SyncDone, "", now)
+
     def _take_verdict(self, values: dict[str, Any], now: float) -> None:
         drafts = self._command.tokens
         outcome = verdict_of(values, len(drafts), self._settings.rules.prefix_commit)
@@ -292,8 +340,10 @@ class WorkerIntake(ControlMachine):
         if isinstance(outcome, PairFailed):
             self._fail(outcome)
         elif outcome is None:
-            if meetings.early:
+            if meetings.early and self._unfit is None:
                 self._events.append(say.PeerCheckpoint(meetings.seen()))
+        elif self._unfit is not None:
+            self._met_unfit(outcome, self._unfit, now)
         else:
             self._events.append(outcome)
             self._go(Checkpoint, "", now)
