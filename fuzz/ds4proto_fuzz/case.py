@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Literal
 
-__all__ = ["THEN", "Case", "Step", "Then", "rng_of"]
+__all__ = ["PORTS", "PORT_SIZE", "THEN", "Case", "Step", "Then", "rng_of"]
 
 Then = Literal["", "wait", "drip", "pause", "half-close", "close", "reset"]
 THEN: Final[tuple[Then, ...]] = (
@@ -19,6 +19,8 @@ THEN: Final[tuple[Then, ...]] = (
     "close",
     "reset",
 )
+PORTS: Final = ("next", "own")
+PORT_SIZE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Step:
     Attributes
     ----------
     on : str
-        Name of the connection: ``data``, ``control``.
+        Name of the connection: ``data``, ``control``; ``above`` and ``next`` for the
+        two sides of a worker that forwards.
     name : str
         Type of the frame, as ``WORK``.
     data : bytes
@@ -45,6 +48,9 @@ class Step:
         Bytes that differ in each repetition of the case, as ids do.
     copy : sequence of (offset, size, offset there)
         Bytes that repeat the frame which the peer sent last, as ids of an answer do.
+    ports : sequence of (offset, whose)
+        Words that name a port of this run: ``next`` for the next hop that we play,
+        ``own`` for the data port of the peer.
     """
 
     on: str
@@ -55,6 +61,15 @@ class Step:
     then: Then = ""
     vary: tuple[tuple[int, int], ...] = ()
     copy: tuple[tuple[int, int, int], ...] = ()
+    ports: tuple[tuple[int, str], ...] = ()
+
+    def placed(self, data: bytes, ports: Mapping[str, int]) -> bytes:
+        """Return `data` with the ports of this run."""
+        out = bytearray(data)
+        for at, whose in self.ports:
+            if at + PORT_SIZE <= len(out):
+                out[at : at + PORT_SIZE] = ports[whose].to_bytes(PORT_SIZE, "big")
+        return bytes(out)
 
     def copied(self, data: bytes, last: bytes) -> bytes:
         """Return `data` with what it repeats of the peer's last frame."""
@@ -91,6 +106,8 @@ class Step:
             found["vary"] = self.vary
         if self.copy:
             found["copy"] = self.copy
+        if self.ports:
+            found["ports"] = self.ports
         return found
 
 
@@ -155,6 +172,7 @@ class Case:
                     _then(step["then"]),
                     tuple((int(a), int(n)) for a, n in step.get("vary", ())),
                     tuple((int(a), int(n), int(b)) for a, n, b in step.get("copy", ())),
+                    tuple((int(a), _whose(w)) for a, w in step.get("ports", ())),
                 )
                 for step in found["steps"]
             )
@@ -168,6 +186,12 @@ class Case:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no fuzz case: {error!r}") from None
+
+
+def _whose(word: str) -> str:
+    if word not in PORTS:
+        raise ValueError(f"unknown port {word!r}; known: {', '.join(PORTS)}")
+    return word
 
 
 def _then(word: str) -> Then:

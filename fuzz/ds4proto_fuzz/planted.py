@@ -143,8 +143,8 @@ def main() -> int:
     known: dict[str, tuple[Role, str]] = {
         f"{role}:{name}": (role, name)
         for role in ROLES
-        for name in table_of(role)
-        if name != "none"
+        for name, fault in table_of(role).items()
+        if fault.kind
     }
     strange = sorted(set(options.names) - set(known))
     if strange:

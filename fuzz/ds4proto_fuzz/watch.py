@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ __all__ = ["Gauge", "Meter"]
 VIRTUAL_JUMP: Final = 192 << 20
 RESIDENT_JUMP: Final = 96 << 20
 """Growth over one case that no sound frame of a few kilobytes explains, bytes."""
+_DIALLED: Final = ("ESTABLISHED", "SYN_SENT")
+_LOOPBACK: Final = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 LEAK_SHARE: Final = 0.6
 """Descriptors or threads a repetition that count as a leak."""
 LEAK_BYTES: Final = 24 << 10
@@ -58,15 +61,41 @@ class Meter:
             return None
         return Gauge(*sizes, int(files), int(threads))
 
-    def _ask(self, what: str) -> Any:
+    def _ask(self, what: str, *args: Any) -> Any:
         if self._process is None:
             return None
         import psutil
 
         try:
-            return getattr(self._process, what)()
+            return getattr(self._process, what)(*args)
         except psutil.Error:
             return None
+
+    def strangers(self, listening: int, known: Collection[int]) -> Effect | None:
+        """Return whom the process has dialled and should not have.
+
+        Parameters
+        ----------
+        listening : int
+            Its own port, at which it is dialled.
+        known : collection of int
+            Ports of this machine that it may dial.
+        """
+        for one in self._connections():
+            if one.status not in _DIALLED or not one.raddr:
+                continue
+            ours = one.raddr.ip in _LOOPBACK and one.raddr.port in known
+            if one.laddr.port != listening and not ours:
+                there = f"{one.raddr.ip}:{one.raddr.port}"
+                return Effect(
+                    "silent accept", "dials an address that is not ours", there
+                )
+        return None
+
+    def _connections(self) -> Sequence[Any]:
+        new = hasattr(self._process, "net_connections")
+        found = self._ask("net_connections" if new else "connections", "tcp")
+        return found or ()
 
     def jump(self) -> Effect | None:
         """Return an over-allocation since the last look."""

@@ -50,8 +50,10 @@ class Frames:
 
     def hidden(self, count: int, bits: int) -> bytes:
         """Return the wire bytes of some rows of hidden state, all of them finite."""
-        if not self.facts.layer_start:
-            return b""
+        return self.rows(count, bits) if self.facts.layer_start else b""
+
+    def rows(self, count: int, bits: int) -> bytes:
+        """Return rows of hidden state as any hop may send them."""
         known = self._rows.get((count, bits))
         if known is None:
             values = count * self.facts.hidden_values
@@ -88,11 +90,15 @@ class Frames:
         ack: bool = False,
         bits: int = 32,
         request: int = 1,
+        route: bytes = b"",
+        logits: bool = True,
     ) -> bytes:
-        """Return a WORK that continues `prefix`."""
+        """Return a WORK that continues `prefix`, along another route if given."""
         f = self.facts
         before = token_hash(prefix) if prefix else TOKEN_HASH_START
-        flags = INPUT_HC * bool(f.layer_start) | OUTPUT_LOGITS * f.has_output
+        flags = INPUT_HC * bool(f.layer_start) | OUTPUT_LOGITS * (
+            f.has_output and logits
+        )
         flags |= RESET_SESSION * reset | ACK_ONLY * ack
         words = {
             "model_id": f.model_id,
@@ -110,7 +116,8 @@ class Frames:
             "route_index": 0,
         }
         hidden = self.hidden(len(tokens), bits)
-        return _joined(work_frame(words, pack_tokens(tokens), hidden, self.route))
+        blob = route or self.route
+        return _joined(work_frame(words, pack_tokens(tokens), hidden, blob))
 
     @cached_property
     def probe(self) -> bytes:

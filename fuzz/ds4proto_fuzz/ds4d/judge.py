@@ -12,6 +12,8 @@ __all__ = ["judge", "spoilt"]
 
 _EQUAL = ("request", "result_hash", "result_kind", "payload_bits", "payload_bytes")
 _IDS = ("request",)
+_RELAYED = ("request", "status", "result_kind", "payload_bits", "payload_bytes",
+            "telemetry_count")  # fmt: skip
 
 
 def judge(due: Expectation, seen: Sequence[Seen], ended: Ended) -> Effect | None:
@@ -75,6 +77,8 @@ def _one(wanted: Due, found: Seen) -> Effect | None:
         if due.refuses:
             return None  # a refusal of another kind
         return Effect("wrong answer", f"{found.name} where {due.name} is due")
+    if wanted.relayed:
+        return _relayed(due, found)
     names = _IDS if due.refuses else _EQUAL
     for name in names if due.words else ():
         if found.words.get(name) != due.words.get(name):
@@ -83,6 +87,21 @@ def _one(wanted: Due, found: Seen) -> Effect | None:
                 f"{name} of {found.name} is wrong",
                 f"due {due.words.get(name)}, came {found.words.get(name)}",
             )
+    return None
+
+
+def _relayed(due: Seen, found: Seen) -> Effect | None:
+    """Compare an answer of the next hop with what the next hop said."""
+    clause = "DS4D-FWD-08"
+    for name in _RELAYED:
+        if found.words.get(name) != due.words[name]:
+            text = f"due {due.words[name]}, came {found.words.get(name)}"
+            what = f"{name} of a relayed RESULT is wrong"
+            return Effect("wrong answer", what, text, clause)
+    size = due.words["payload_bytes"]
+    if found.body[len(found.body) - size :] != due.body[len(due.body) - size :]:
+        return Effect("wrong answer", "the payload of a relayed RESULT differs", "",
+                      clause)  # fmt: skip
     return None
 
 

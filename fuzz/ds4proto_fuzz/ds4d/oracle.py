@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ds4proto.link.ds4d_events import Close, Transmit
-from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
+from ds4proto.link.ds4d_forward import Forwarder
+from ds4proto.link.ds4d_frames import HEADER_SIZE, refusal_frame, unpack_header
 from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.link.ds4d_worker import Worker, WorkerLink
 from ds4proto.link.ds4d_worker_events import (
@@ -34,8 +35,14 @@ from ds4proto_fuzz.ds4d.facts import Facts
 from ds4proto_fuzz.ds4d.frames import POOL
 from ds4proto_fuzz.ds4d.wire import Seen, seen_of
 
-__all__ = ["Due", "Expectation", "WorkerOracle"]
+__all__ = ["NEXT", "Due", "Expectation", "WorkerOracle"]
 
+NEXT: Final = "next"
+"""Name of the connection to the next hop."""
+_ITSELF: Final = "itself"
+_NOBODY: Final = "nobody"
+_BOUNDS: Final = ("DS4D-FWD-16", "DS4D-FWD-17", "DS4D-FWD-24")
+"""Refusals of sizes that another worker may still take."""
 _LIMITS: Final = LinkLimits(max_sessions=1 << 20)
 _SURE_TOKENS: Final = 8
 """Spans up to this length every engine takes; longer ones may pass a prefill cap."""
@@ -56,12 +63,15 @@ class Due:
         The opposite answer is right as well.
     saved : bool
         A shard of unknown size follows.
+    relayed : bool
+        The next hop's answer, which goes up unread and unchanged (DS4D-FWD-08).
     """
 
     frame: Seen
     clause: str = ""
     either: bool = False
     saved: bool = False
+    relayed: bool = False
 
 
 @dataclass(slots=True)
@@ -91,12 +101,16 @@ class WorkerOracle:
     Parameters
     ----------
     facts : Facts
+    next_port : int
+        Where the next hop of its routes listens; its connection is called ``next``.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, next_port: int = 0) -> None:
         self._facts = facts
+        self._next_port = next_port
+        self._names: dict[int, str] = {}
         self._worker = Worker(facts.worker, limits=_LIMITS)
-        self._links: dict[str, WorkerLink] = {}
+        self._links: dict[str, WorkerLink | Forwarder] = {}
         self._due: dict[str, Expectation] = {}
         self._clause: dict[str, str] = {}
         self._known: set[int] = set()
@@ -106,14 +120,25 @@ class WorkerOracle:
     def feed(self, on: str, data: bytes | None) -> None:
         """Give bytes to a connection; None ends our direction."""
         link = self._links.get(on)
+        if link is None and on == NEXT:
+            return  # nothing has been forwarded
         if link is None:
             kind: Any = "control" if on == "control" else "data"
-            link = self._links[on] = self._worker.open(kind, 0.0)
-            self._due[on] = Expectation()
+            link = self._added(on, self._worker.open(kind, 0.0))
         if link.closed:
             return
         link.receive_data(data, 0.0)
-        self._settle(on, link)
+        self._settle(link)
+
+    def _added(self, on: str, link: Any) -> Any:
+        self._links[on], self._names[id(link)] = link, on
+        self._due[on] = Expectation()
+        return link
+
+    @property
+    def forwards(self) -> bool:
+        """Whether the worker has a connection to the next hop by now."""
+        return NEXT in self._links
 
     def take(self, on: str) -> Expectation:
         """Return what has become due."""
@@ -130,25 +155,33 @@ class WorkerOracle:
         return [
             on
             for on, link in self._links.items()
-            if link.load is not None or link._intake.inside
+            if getattr(link, "load", None) is not None or link._intake.inside
         ]
 
-    def _settle(self, on: str, link: WorkerLink) -> None:
+    def _settle(self, link: Any) -> None:
         todo: list[Any] = [link]
         while todo:
             for machine in todo:
+                on = self._names.get(id(machine), _NOBODY)
                 for event in machine.events():
                     self._event(on, machine, event)
             todo = list(self._worker.woken())
 
     def _event(self, on: str, link: Any, event: Any) -> None:
+        if on == _NOBODY:
+            return  # a connection that was never made
         if isinstance(event, Violation):
             self._clause[on] = event.problem.clause
+            if event.problem.clause in _BOUNDS:
+                self._loosen()
         elif isinstance(event, Transmit):
             self._transmit(on, event)
+            if on == _ITSELF:
+                self._refuse_own(link, event)
         elif isinstance(event, Close):
+            below = self._clause.get(NEXT, "DS4D-FRAME-04")
             self._due[on].closed = True
-            self._due[on].clause = self._clause.get(on, "DS4D-FRAME-04")
+            self._due[on].clause = self._clause.get(on, below)
         elif isinstance(event, ResetSession):
             self._known.add(event.session)
         elif isinstance(event, EvaluateWork):
@@ -169,8 +202,26 @@ class WorkerOracle:
                 self._due[on].loose = True
             link.send(ShardRestored() if sound else ShardFailed("refused"), 0.0)
         elif isinstance(event, OpenForward):
+            self._open(on, event)
+
+    def _open(self, on: str, event: OpenForward) -> None:
+        """Have the next hop be us, or the worker itself, which refuses its own WORK."""
+        if event.port == self._next_port:
+            self._added(NEXT, event.forwarder).opened(0.0)
+        elif event.port == self._facts.port:
+            self._added(_ITSELF, event.forwarder).opened(0.0)
+        else:
             self._due[on].loose = True
             event.forwarder.failed("unknown", 0.0)
+
+    def _refuse_own(self, link: Any, event: Transmit) -> None:
+        assert event.request is not None
+        frame = refusal_frame(event.request, "not these layers")
+        link.receive_data(b"".join(map(bytes, frame)), 0.0)
+
+    def _loosen(self) -> None:
+        for due in self._due.values():
+            due.loose = True
 
     def _doubtful(self) -> bool:
         """Tell whether a session was named that this case has not reset."""
@@ -187,6 +238,9 @@ class WorkerOracle:
             or len(job.tokens) > _SURE_TOKENS
             or not _finite(job.hidden, job.bits)
         )
+        if job.want == "forward" and self._blurred:  # refused, or with another reason
+            self._blurred = False
+            self._loosen()
         link.send(WorkEvaluated(bytes(size)), 0.0)
 
     def _transmit(self, on: str, event: Transmit) -> None:
@@ -198,7 +252,12 @@ class WorkerOracle:
             self._expect(on, seen)
 
     def _expect(self, on: str, seen: Seen) -> None:
-        clause = self._clause.pop(on, "") if seen.refuses else ""
+        relayed = on != NEXT and self._relaying(seen)
+        clause = ""
+        if seen.refuses:
+            clause = self._clause.pop(on, "") or self._clause.get(NEXT, "")
+        if seen.refuses and (relayed or _ITSELF in self._links):
+            clause = clause or "DS4D-FWD-08"
         if seen.name == "ERROR":
             self._clause[on] = clause
         either = self._blurred and not clause
@@ -208,8 +267,20 @@ class WorkerOracle:
         if seen.name == "SNAPSHOT_DONE" and frames and frames[-1].saved:
             return  # the shard and its end are read as one with their begin
         saved = seen.name == "SNAPSHOT_BEGIN" and not seen.refuses
-        frames.append(Due(seen, clause, either, saved))
+        frames.append(Due(seen, clause, either, saved, relayed))
         self._blurred = False
+
+    def _relaying(self, seen: Seen) -> bool:
+        """Tell whether a RESULT came from below: it then holds two records or more.
+
+        A refusal from below holds one, a refusal of our own none.
+        """
+        records = seen.words.get("telemetry_count", 0)
+        return (
+            NEXT in self._links
+            and seen.name == "RESULT"
+            and records > (not seen.refuses)
+        )
 
 
 def _finite(hidden: memoryview | None, bits: int) -> bool:

@@ -17,6 +17,7 @@ from ds4proto.schema.ds4d_snapshot import (
 from ds4proto.schema.ds4d_work import WORK
 from ds4proto_fuzz.case import Case, Step, Then, rng_of
 from ds4proto_fuzz.ds4d.facts import Facts
+from ds4proto_fuzz.ds4d.forward_cases import ForwardCases
 from ds4proto_fuzz.ds4d.frames import POOL, Frames
 from ds4proto_fuzz.mutate import mutate
 
@@ -30,8 +31,11 @@ STATES: Final = {
     "saving": "a SAVE request has been answered, or is about to be",
     "loading": "a LOAD has begun, chunks are due",
     "control": "the control connection, behind HELLO",
+    "route": "a WORK whose route goes on, or comes back, has come",
+    "forwarded": "a WORK has gone on to the next hop (none behind the last layer)",
 }
-_WEIGHTS: Final = (30, 40, 8, 8, 12, 0.15)
+_WEIGHTS: Final = (30, 40, 8, 8, 12, 0.15, 4, 10)
+_FORWARDING: Final = len(STATES) - 2
 _FLOOD_EVERY: Final = 2048
 _FLOOD_AT: Final = 100
 _FLOOD: Final = 300
@@ -68,15 +72,24 @@ class WorkerCases:
     control : bool
         Whether the control connection may be spoilt too; the worker then needs about
         a second to come back.
+    routes : bool
+        Whether routes may lead to us: the worker is on this machine.
     """
 
-    def __init__(self, facts: Facts, *, control: bool = True) -> None:
+    def __init__(
+        self, facts: Facts, *, control: bool = True, routes: bool = True
+    ) -> None:
         self.facts = facts
         self.frames = Frames(facts)
+        self.forwarding = ForwardCases(facts, self.frames)
         self._states = tuple(STATES)
         weights = list(_WEIGHTS)
         if not control:
-            weights[-1] = 0
+            weights[self._states.index("control")] = 0
+        if not self.forwarding.able:
+            weights[self._states.index("forwarded")] = 0
+        if not routes:
+            weights[_FORWARDING:] = [0, 0]
         self._weights = weights
 
     def make(self, seed: int, index: int) -> Case:
@@ -85,6 +98,12 @@ class WorkerCases:
         if index % _FLOOD_EVERY == _FLOOD_AT:
             return self._flood(seed, index)
         state = rng.choices(self._states, self._weights)[0]
+        if state in ("route", "forwarded"):
+            attack = self.forwarding.route
+            if state == "forwarded":
+                attack = self.forwarding.forwarded
+            kind, more = attack(rng)
+            return Case(seed, index, state, kind, tuple(more))
         on = "control" if state == "control" else "data"
         steps, session, held = self._prefix(rng, state, on)
         kind, more = self._attack(rng, state, on, session, held)

@@ -27,8 +27,9 @@ def table_of(role: str) -> dict[str, Any]:
     """
     if role == "worker":
         from ds4proto_fuzz.mutants.worker_faults import WORKERS
+        from ds4proto_fuzz.mutants.worker_routes import ROUTERS
 
-        return dict(WORKERS)
+        return {**WORKERS, **ROUTERS}
     if role == "coordinator":
         from ds4proto_fuzz.mutants.small_coordinator import COORDINATORS
 

@@ -66,13 +66,15 @@ class SmallWorker:
         Where to dial.
     """
 
+    layers = (5, 7, True)
+    """First and last layer, and whether the head is there."""
     limits = LinkLimits()
     prefill_cap: int | None = 16
     redial = 0.02
 
     def __init__(self, coordinator: tuple[str, int]) -> None:
         self.machine = Worker(
-            WorkerFacts(MODEL, 5, 7, True, prefill_cap=self.prefill_cap),
+            WorkerFacts(MODEL, *self.layers, prefill_cap=self.prefill_cap),
             limits=self.limits,
         )
         self._coordinator = coordinator
@@ -102,6 +104,19 @@ class SmallWorker:
         del connection
         return frame
 
+    def on_route(self, connection: Connection | None, event: OpenForward) -> None:
+        """Dial the next hop; a moment is all that it may take."""
+        del connection
+        forwarder = event.forwarder
+        try:
+            sock = socket.create_connection((event.host, event.port), timeout=5)
+        except OSError as error:
+            forwarder.failed(error.strerror or str(error), 0.0)
+        else:
+            self._add(sock, "forward", forwarder)
+            forwarder.opened(0.0)
+        self.machine.wake(forwarder)
+
     def payload(self, job: EvaluateWork) -> bytes:
         """Return what a WORK asks for."""
         if job.want == "ack":
@@ -111,6 +126,15 @@ class SmallWorker:
             return struct.pack("<I", seen) * MODEL.vocab
         size = MODEL.hidden_bytes(len(job.tokens), job.bits)
         return (struct.pack("<I", seen) * size)[:size]
+
+    def from_next(self, connection: Connection, data: bytes) -> bytes:
+        """Return what the machine gets of some bytes of the next hop."""
+        del connection
+        return data
+
+    def end_forward(self, connection: Connection) -> None:
+        """Close the connection to the next hop."""
+        self.forget(connection)
 
     # life
 
@@ -144,15 +168,16 @@ class SmallWorker:
             sock, _ = self._listener.accept()
             self.on_open(self._add(sock, "data"))
 
-    def _add(self, sock: socket.socket, kind: Any) -> Connection:
+    def _add(self, sock: socket.socket, kind: Any, machine: Any = None) -> Connection:
         sock.settimeout(5.0)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        machine = self.machine.open(kind, 0.0)
+        machine = machine or self.machine.open(kind, 0.0)
         made = self._connections[machine] = Connection(sock, machine, kind)
         self._selector.register(sock, selectors.EVENT_READ, made)
         return made
 
-    def _forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
+        """Close a connection."""
         if self._connections.pop(connection.machine, None) is None:
             return
         self._selector.unregister(connection.sock)
@@ -166,15 +191,21 @@ class SmallWorker:
         if data:
             self._bytes(connection, data)
         else:
-            self.on_end(connection)
+            if connection.kind != "forward":
+                self.on_end(connection)
             if not connection.machine.closed:
                 connection.machine.receive_data(None, 0.0)
         self._settle(connection.machine)
         if not data or connection.machine.closed:
-            self._forget(connection)
+            self.forget(connection)
 
     def _bytes(self, connection: Connection, data: bytes) -> None:
         """Follow the frames of the stream for the hooks, then feed the machine."""
+        if connection.kind == "forward":
+            data = self.from_next(connection, data)
+            if not connection.machine.closed:
+                connection.machine.receive_data(data, 0.0)
+            return
         raw = connection.raw
         raw += data
         while not connection.machine.closed:
@@ -235,9 +266,13 @@ class SmallWorker:
             words = text("DS4D-SNAP-21")
             machine.send(ShardRestored() if sound else ShardFailed(words), 0.0)
         elif isinstance(event, OpenForward):
-            event.forwarder.failed("Connection refused", 0.0)
-            self.machine.wake(event.forwarder)
-        elif isinstance(event, DropSessions | Close):
+            self.on_route(connection, event)
+        elif isinstance(event, Close) and connection is not None:
+            if connection.kind == "forward":
+                self.end_forward(connection)
+            else:
+                self.forget(connection)
+        elif isinstance(event, DropSessions):
             return
 
     def _write(self, connection: Connection, frame: bytes) -> None:

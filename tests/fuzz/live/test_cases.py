@@ -42,7 +42,7 @@ def test_no_case_shares_its_chance_with_another() -> None:
 
 def test_every_state_and_every_family_is_met(cases: list[Case]) -> None:
     rare = {WorkerCases(TOY).make(9, index).state for index in range(8000)}
-    assert {case.state for case in cases} | rare == set(STATES)
+    assert {case.state for case in cases} | rare == set(STATES) - {"forwarded"}
     kinds = Counter(case.kind for case in cases)
     assert set(FAMILIES) <= set(kinds)
     more = {"repeat", "drip", "half-close", "id reuse", "cut", "missing", "id flood"}
