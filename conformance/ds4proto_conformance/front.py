@@ -45,6 +45,7 @@ def arguments(
         "no:cacheprovider",
         "-p",
         "no:terminal",
+        "--capture=no",  # or nobody sees what is asked of a person, and what goes on
         "-p",
         "ds4proto_conformance.plugin",
         "--import-mode=importlib",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,24 @@ import pytest
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.peer import PeerError, PeerLost
 from ds4proto_conformance import cases as case_package
+from ds4proto_conformance.bench.budget import Budget
+from ds4proto_conformance.parameters import combinations
+from ds4proto_conformance.progress import Progress
 from ds4proto_conformance.registry import Case, all_cases
 from ds4proto_conformance.report.lines import case_line, header_line
 from ds4proto_conformance.report.stream import Writer
 from ds4proto_conformance.report.text import ticket
-from ds4proto_conformance.runner import Runner
+from ds4proto_conformance.runner import UNMET, Runner
 from ds4proto_conformance.selection import select
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Outcome, Verdict
 
 CASES: Final = Path(case_package.__path__[0]).resolve()
+_INTERRUPTED: Final = (
+    "interrupted: the rest was not run. Next: run it again, or only the rest with -k"
+)
+_UNMET: Final = 2
+"""Cases in a row that fail before they begin, and then the run ends."""
 _RUN = pytest.StashKey["Run"]()
 
 
@@ -53,29 +61,49 @@ class Run:
         self.profile: str = config.getoption("--ds4-profile")
         self.only = frozenset(filter(None, config.getoption("--ds4-only").split(",")))
         self.command: str = config.getoption("--ds4-command")
-        self.runner = Runner(self.settings)
+        self.progress = Progress(lambda: self.runner.place)
+        budget = Budget(
+            self.settings.case_seconds,
+            self.settings.time_limit,
+            tell=self.progress.waits,
+        )
+        self.runner = Runner(self.settings, budget=budget)
         self.header: dict[str, Any] = {}
-        self.bad = self.judged = 0
+        self.bad = self.judged = self._unmet = 0
         self.stopped = ""
         self.lost = False
         self._path = config.getoption("--ds4-report")
         self._writer: Writer | None = None
         self._started = time.monotonic()
 
-    def begin(self, count: int) -> None:
+    def begin(self, cases: Sequence[Case]) -> None:
         """Write the header."""
+        count = len(cases)
+        self.progress.cases = count
+        self.progress.combinations = sum(self._rows(case) for case in cases)
         self.header = header_line(self.settings, self.profile, count, self.command)
         if self._path and self._writer is None:
             self._writer = Writer(self._path, self.header)
 
+    def _rows(self, case: Case) -> int:
+        strength = max(case.strength, self.settings.strength)
+        return len(combinations(case.params, strength, salt=case.id))
+
     def case(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
         """Run one case and write its line."""
         outcome = self.runner.run(case)
+        self.progress.ended(self._rows(case))
         line = case_line(case, outcome, self.settings, self.command)
         self.bad += outcome.verdict.bad
         self.judged += outcome.verdict.judged
         if self._writer is not None:
             self._writer.case(line)
+        self._unmet = self._unmet + 1 if UNMET in outcome.notes else 0
+        if self._unmet == _UNMET and not self.stopped:
+            self.stopped = (
+                f"the peer could not be met for {_UNMET} cases, which say why; the rest"
+                " was not run. Next: check --role, --dialect and the peer's command"
+            )
         return outcome, line
 
     @property
@@ -154,6 +182,8 @@ class CaseItem(pytest.Item):
             run.lost, run.stopped = isinstance(error, PeerLost), str(error)
             pytest.exit(str(error), returncode=error.exit_code)
         self.user_properties.append(("ds4", json.dumps(line, default=str)))
+        if run.stopped:
+            self.session.shouldstop = run.stopped
         if outcome.verdict.bad:
             raise CaseFailed(ticket(line, run.header))
         if not outcome.verdict.judged or outcome.verdict is Verdict.UNSUPPORTED:
@@ -175,12 +205,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Write the header once it is known how many cases will run."""
     run = session.config.stash.get(_RUN, None)
     if run is not None:
-        run.begin(len(session.items))
+        run.begin([i.case for i in session.items if isinstance(i, CaseItem)])
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Finish the report."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Finish the report; what was judged before an interrupt stays judged."""
     run = session.config.stash.get(_RUN, None)
     if run is not None:
+        if exitstatus == pytest.ExitCode.INTERRUPTED and not run.stopped:
+            run.stopped = _INTERRUPTED
         run.end()

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ds4proto.errors import Ds4ProtoError, WrongUsage
 from ds4proto.peer import PeerError, PeerLost
 from ds4proto_conformance.bench.base import Bench, Connections
+from ds4proto_conformance.bench.budget import Budget, OverTime
 from ds4proto_conformance.parameters import combinations, shrink
 from ds4proto_conformance.registry import HARM, Case
 from ds4proto_conformance.settings import Settings
@@ -23,9 +24,11 @@ from ds4proto_conformance.verdicts import (
     Verdict,
 )
 
-__all__ = ["Opener", "Runner", "bench_of"]
+__all__ = ["UNMET", "Opener", "Runner", "bench_of"]
 
 Opener = Callable[[Settings], AbstractContextManager[Connections]]
+UNMET: Final = "met while the peer was approached"
+"""Note of a case that failed before it began."""
 _TRIES: Final = 2
 """Times that a peer which we start may fail to come up before the run ends."""
 
@@ -67,10 +70,24 @@ class Runner:
     ----------
     opener : callable
         Opens the peer; by default with `ds4proto.peer.open_peer`.
+    budget : Budget, optional
+        The time of the run, from now on.
+
+    Attributes
+    ----------
+    place : str
+        Which case and combination is on.
     """
 
-    def __init__(self, settings: Settings, opener: Opener | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        opener: Opener | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         self.settings = settings
+        self.budget = budget or Budget(settings.case_seconds, settings.time_limit)
+        self.place = ""
         self._opener = opener or live
         self._context: AbstractContextManager[Connections] | None = None
         self._connections: Connections | None = None
@@ -102,7 +119,18 @@ class Runner:
         self._context = self._opener(self.settings)
         self._connections = self._context.__enter__()
         bench = bench_of(self.settings.role)(self._connections, self.settings)
-        bench.learn()
+        bench.budget = self.budget
+        try:
+            bench.learn()
+        except OverTime as error:
+            raise PeerLost(
+                "timeout",
+                phase="learning what the peer is",
+                address=self.settings.peer,
+                waited=self.budget.seconds,
+                reason=str(error),
+                output=self._connections.output(),
+            ) from None
         bench.end()
         self._bench = bench
         self.identity = bench.describe()
@@ -179,7 +207,8 @@ class Runner:
         passing: list[Mapping[str, Any]] = []
         failing: list[tuple[Mapping[str, Any], Outcome]] = []
         lesser: Outcome | None = None
-        for row in rows:
+        for number, row in enumerate(rows, 1):
+            self.place = f"{case.id}, combination {number} of {len(rows)}"
             outcome = self._row(case, row)
             if outcome.verdict in (Verdict.PASS, Verdict.CONCEPTUAL):
                 passing.append(row)
@@ -216,7 +245,7 @@ class Runner:
         except Deviation as error:
             self.close()
             failed = Outcome(case.id, Verdict.FAIL, [error.as_dict()])
-            failed.notes.append("met while the peer was approached")
+            failed.notes.append(UNMET)
             return failed
         text = f"{self.settings.seed} {case.id} {sorted(row.items())!r}"
         seed = zlib.crc32(text.encode())
@@ -255,6 +284,11 @@ class Runner:
         except PeerLost as error:
             outcome.deviations.append(
                 Deviation(case.clauses[0], "an answer", str(error)).as_dict()
+            )
+        except OverTime as error:
+            due = f"the case to be over in {self.budget.seconds:g} s"
+            outcome.deviations.append(
+                Deviation(case.clauses[0], due, str(error)).as_dict()
             )
         except WrongUsage:
             raise  # an option that cannot be met ends the run

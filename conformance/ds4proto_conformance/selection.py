@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ds4proto.errors import WrongUsage
-from ds4proto_conformance.registry import Case
+from ds4proto_conformance.registry import Case, all_cases
 
-__all__ = ["PROFILES", "select"]
+__all__ = ["PROFILES", "refuse_unknown", "select"]
 
 PROFILES: Final = ("smoke", "must", "full")
 
@@ -33,3 +33,23 @@ def select(cases: Iterable[Case], profile: str) -> list[Case]:
             f"no profile {profile!r}; known: {', '.join(PROFILES)}, dialect:NAME"
         )
     return [case for case in cases if name in case.dialects or "*" in case.dialects]
+
+
+def refuse_unknown(ids: Sequence[str], role: str) -> None:
+    """Refuse ids of cases that a role does not have.
+
+    Raises
+    ------
+    WrongUsage
+        It names the ids that are near.
+    """
+    from difflib import get_close_matches
+
+    known = [case.id for case in all_cases(role)] if ids else []
+    for name in ids:
+        if name not in known:
+            near = ", ".join(get_close_matches(name, known, 3, 0.5))
+            raise WrongUsage(
+                f"--case {name}: a {role} has no such case{near and f'; near: {near}'}."
+                f" Next: ds4proto check --list --role {role}"
+            )

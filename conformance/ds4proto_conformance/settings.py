@@ -16,6 +16,8 @@ QUIET: Final = 0.15
 """Seconds of silence that are taken for "nothing comes", before ``--time-scale``."""
 CONNECT: Final = 15.0
 """Seconds that a connection may take to come about."""
+ANSWERS: Final = 24
+"""Answers that are as late as they may be, and then a combination has to be over."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,11 @@ class Settings:
         How a coordinator or leader is made to start a request; empty: by itself.
     drive_save, drive_load : str
         How a coordinator is made to save its session, or to load one.
+    time_limit : float
+        Seconds of the whole run; 0: as many as it takes.
+    case_limit : float
+        Seconds of one combination, before ``time_scale``; 0: those of some late
+        answers.
     repeat : int
         Runs of every case; 1 runs a case again only when in doubt.
     retry : bool
@@ -62,6 +69,8 @@ class Settings:
     ctx: int | None = None
     n_layers: int | None = None
     half: str = "f16"
+    time_limit: float = 0.0
+    case_limit: float = 0.0
     repeat: int = 1
     strength: int = 2
     retry: bool = True
@@ -72,6 +81,12 @@ class Settings:
     def started_by_us(self) -> bool:
         """Whether the peer is a process that we may restart and harm."""
         return self.peer.startswith(("exec:", "reference:", "codec:", "loop:"))
+
+    @property
+    def case_seconds(self) -> float:
+        """Seconds that one combination of a case may take, scaled."""
+        longest = ANSWERS * max(self.patience, PATIENCE)
+        return self.wait(self.case_limit or longest)
 
     def wait(self, seconds: float) -> float:
         """Return a time, scaled."""

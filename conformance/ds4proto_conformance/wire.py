@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost
 from ds4proto.peer.channel import SocketChannel
 from ds4proto.schema.ds4d_common import MAGIC
+from ds4proto.schema.ds4t_common import DS4T_MAGIC
 from ds4proto.schema.problem import Buf, Problem
 from ds4proto.schema.registry import frame_of_code, read
 from ds4proto_conformance.transcript import Line
@@ -32,6 +33,15 @@ class Overseen(Protocol):
     def wait_read(self, deadline: float) -> bool:
         """Wait until the peer has read all that was sent."""
         ...
+
+
+def _speaks(first: bytes) -> str:
+    """Say what a stream is that does not begin with a DS4D header."""
+    if first[:4] == DS4T_MAGIC.to_bytes(4, "little"):
+        return "the peer speaks DS4T: --role tp-worker or tp-leader"
+    if first[:4] in (b"HTTP", b"GET ", b"POST"):
+        return "the peer speaks HTTP: is that its other port?"
+    return "the peer does not speak DS4D"
 
 
 def part(channel: object, patience: float) -> None:
@@ -109,13 +119,22 @@ class Wire:
     ----------
     patience : float
         Seconds that an answer may take.
+    wait : callable, optional
+        Told what is about to be waited for; may end the case, see `Budget.wait`.
     """
 
     def __init__(
-        self, channel: SocketChannel, line: Line, *, dialect: str, patience: float
+        self,
+        channel: SocketChannel,
+        line: Line,
+        *,
+        dialect: str,
+        patience: float,
+        wait: Callable[[str], None] | None = None,
     ) -> None:
         self.channel = channel
         self.line = line
+        self._wait = wait
         self.dialect = dialect
         self.patience = patience
         self.ended: Ended | None = None
@@ -160,6 +179,8 @@ class Wire:
 
     def next(self, *, patience: float | None = None) -> Frame | Ended:
         """Return the next frame, or what came instead of one."""
+        if self._wait is not None:
+            self._wait(f"a frame on {self.line.name!r}")
         wait = self.patience if patience is None else patience
         deadline = SYSTEM_CLOCK.now() + wait
         short = self._fill(HEADER_SIZE, deadline)
@@ -172,7 +193,7 @@ class Wire:
             raise Deviation(
                 "DS4D-FRAME-01",
                 "every frame to begin with DS4D",
-                f"{first.hex()} ({first!r}): the peer does not speak DS4D",
+                f"{first.hex()} ({first!r}): {_speaks(first)}",
             )
         if size > MAX_FRAME:
             raise Deviation(

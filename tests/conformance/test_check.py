@@ -123,6 +123,11 @@ def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None
     ("args", "status", "text"),
     [
         (("--peer", "reference:worker", "-k", "no_such_case"), 2, "nothing was judged"),
+        (
+            ("--peer", "reference:worker", "--case", "worker/work/unknown"),
+            2,
+            "near: worker/work/unknown-flag",
+        ),
         (("--peer", "nonsense:x", "--role", "worker"), 2, "not a kind of peer"),
         (("--peer", "reference:worker:no-such"), 2, "no mutant"),
         (("--peer", "reference:worker", "--profile", "tiny"), 2, "no profile"),

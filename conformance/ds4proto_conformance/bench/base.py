@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost
 from ds4proto.peer.api import Address, ChannelName
 from ds4proto.peer.channel import SocketChannel
+from ds4proto_conformance.bench.budget import Budget
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.transcript import Line, Transcript
 from ds4proto_conformance.wire import Wire
@@ -79,6 +80,8 @@ class Bench:
         Right reactions in another way, noted by the case.
     evidence : list of str
         Further facts for the report.
+    budget : Budget
+        The time of each combination; the runner puts that of the run here.
     """
 
     def __init__(self, connections: Connections, settings: Settings) -> None:
@@ -88,6 +91,7 @@ class Bench:
         self.transcript = Transcript()
         self.concepts: list[str] = []
         self.evidence: list[str] = []
+        self.budget = Budget(settings.case_seconds)
         self._wires: list[Wire] = []
 
     # for the engine
@@ -106,6 +110,7 @@ class Bench:
 
     def begin(self, seed: int) -> None:
         """Get ready for a case."""
+        self.budget.begin()
         self.rng = Random(seed)
         self.transcript = Transcript()
         self.concepts, self.evidence = [], []
@@ -168,7 +173,11 @@ class Bench:
 
     def _over(self, channel: SocketChannel, line: Line) -> Wire:
         return Wire(
-            channel, line, dialect=self.settings.dialect, patience=self.patience
+            channel,
+            line,
+            dialect=self.settings.dialect,
+            patience=self.patience,
+            wait=self.budget.wait,
         )
 
     def accept(self, name: str = "forward", *, patience: float | None = None) -> Wire:
@@ -179,6 +188,7 @@ class Bench:
         PeerLost
             It does not come.
         """
+        self.budget.wait(f"a connection from the peer: {name}")
         wait = self.patience if patience is None else patience
         channel = self.connections.accept(
             deadline=SYSTEM_CLOCK.now() + wait, phase=f"waiting for {name}"

@@ -57,12 +57,14 @@ class CodecBench(Bench):
         PeerLost
             The command ended or did not answer in time.
         """
+        what = ("a description", "encode", "decode")[operation]
+        self.budget.wait(f"the answer to {what} {name}".rstrip())
         channel = self.connections.channel("control", deadline=self._soon())
         head = _HEAD.pack(24 + len(data), operation, name.encode(), count, rows)
         deadline = SYSTEM_CLOCK.now() + self.patience
         if self._line is not None:
             self._line.note(False, SYSTEM_CLOCK.now(), head + data)
-        channel.phase = f"asked for {('a description', 'encode', 'decode')[operation]}"
+        channel.phase = f"asked for {what}"
         channel.send([head, data], deadline=deadline)
         prefix = bytearray(4)
         channel.recv_exact(prefix, deadline=deadline)

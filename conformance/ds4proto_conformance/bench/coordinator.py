@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ds4proto.link.ds4d_frames import FIXED, TELEMETRY_PART, framed, result_frame
-from ds4proto.peer import PeerLost
+from ds4proto.link.ds4d_frames import FIXED, framed
+from ds4proto.peer import SYSTEM_CLOCK, PeerLost
 from ds4proto.schema.ds4d_hello import HELLO
-from ds4proto.schema.ds4d_result import ACK, HIDDEN_STATE, LOGITS
+from ds4proto_conformance.bench.apart import ApartWire
 from ds4proto_conformance.bench.base import Bench, Connections
+from ds4proto_conformance.bench.coordinator_hop import Hop
 from ds4proto_conformance.bench.drive import Driver
-from ds4proto_conformance.bench.work import ACK_ONLY, OUTPUT_LOGITS, RESET_SESSION
 from ds4proto_conformance.facts import PeerFacts, candidates
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
@@ -19,9 +19,9 @@ from ds4proto_conformance.wire import Ended, Frame, Wire
 
 __all__ = ["CoordinatorBench", "Hop"]
 
-_ROUNDS: Final = 24
-_REDIALS: Final = 2
-"""WORK frames that a case looks at before it gives up on meeting a kind of one."""
+_GLANCE: Final = 0.01
+_APART: Final = "work"
+"""Name of a connection that the coordinator opens to us for WORK."""
 
 
 class CoordinatorBench(Bench):
@@ -35,6 +35,8 @@ class CoordinatorBench(Bench):
         ``save``, ``load`` -> what makes it do so, where something was told.
     moves_nothing : bool
         Whether a case has waited in vain for it to save or load by itself.
+    apart : bool
+        Whether it sends WORK over a connection that it opens to our data port.
     """
 
     def __init__(self, connections: Connections, settings: Settings) -> None:
@@ -49,7 +51,8 @@ class CoordinatorBench(Bench):
             )
             if text
         }
-        self.moves_nothing = False
+        self.moves_nothing = self.apart = False
+        self._pace = 0.0
 
     # meeting
 
@@ -101,28 +104,65 @@ class CoordinatorBench(Bench):
     def _find_slice(self) -> None:
         """Register a worker for every start layer; one of them gets WORK."""
         n = self.facts.n_layers
-        hops = [self.register(layer_start=k) for k in range(1, n)]
+        wires = [self.register(layer_start=k).wire for k in range(1, n)]
         self.drive()
-        waited = 0.0
-        while waited < self.settings.wait(self.settings.connect):
-            for hop in hops:
-                found = hop.wire.quiet(0.01)
-                waited += 0.01
+        begun = SYSTEM_CLOCK.now()
+        limit = begun + self.settings.wait(self.settings.connect)
+        while SYSTEM_CLOCK.now() < limit:
+            for wire in list(wires):
+                found = wire.quiet(_GLANCE)
                 if isinstance(found, Frame) and found.name == "WORK":
-                    self.facts.layer_end = found["layer_start"] - 1
-                    size = 8 * found["input_hc_bytes"]
-                    bits = (found["input_hc_bits"] or 32) * found["n_tokens"]
-                    if bits and size % bits == 0 and size:
-                        self.facts.hidden_values = size // bits
+                    self._pace = SYSTEM_CLOCK.now() - begun
+                    dialled = any(other.line.name == _APART for other in wires)
+                    self.apart = dialled or self._dialled(_GLANCE) is not None
+                    self._read_slice(found)
                     return
+                if isinstance(found, Ended):
+                    wires.remove(wire)
+            more = self._dialled(_GLANCE)
+            if more is not None:
+                wires.append(more)
         raise PeerLost(
             "timeout",
             phase="registered workers for all layers, waiting for the first WORK",
             address=self.settings.peer,
-            waited=waited,
-            reason="nothing made it start a request: use --drive",
+            waited=SYSTEM_CLOCK.now() - begun,
+            reason=self._no_work(wires),
             output=self.connections.output(),
         )
+
+    def _read_slice(self, work: Frame) -> None:
+        self.facts.layer_end = work["layer_start"] - 1
+        size = 8 * work["input_hc_bytes"]
+        bits = (work["input_hc_bits"] or 32) * work["n_tokens"]
+        if bits and size % bits == 0 and size:
+            self.facts.hidden_values = size // bits
+
+    def _no_work(self, wires: list[Wire]) -> str:
+        """Say what was looked at, and what to do about it."""
+        host, port = self.connections.data_address()
+        opened = [wire for wire in wires if wire.line.name == _APART]
+        where = f"our data port {host}:{port}"
+        seen = (
+            f"it opened {len(opened)} connections to {where} and sent nothing there"
+            if opened
+            else f"nothing on the connections that registered, nobody dialled {where}"
+        )
+        if len(wires) == len(opened):
+            seen = f"it ended every connection that registered; {seen}"
+        nothing = "nothing made it start a request: use --drive"
+        if self.settings.drive:
+            nothing = "--drive did not make it start a request: see its output"
+        return f"{seen}. {nothing}"
+
+    def _dialled(self, patience: float) -> Wire | None:
+        """Return what the coordinator opens to our data port, if it does."""
+        try:
+            return self.accept(_APART, patience=patience)
+        except PeerLost as error:
+            if error.kind == "exited":
+                raise
+            return None
 
     def drive(self) -> None:
         """Make the coordinator start a request, as ``--drive`` says."""
@@ -145,6 +185,8 @@ class CoordinatorBench(Bench):
             "ctx": f.ctx,
             "hidden_values": f.hidden_values,
             "vocab": f.vocab,
+            "work_on": "a connection to the data port" if self.apart else "control",
+            "first_work_s": round(self._pace, 2),
         }
 
     # connections
@@ -153,8 +195,14 @@ class CoordinatorBench(Bench):
         """Return a new connection to the coordinator."""
         address = self.connections.address
         port = address[1] if address is not None else 0
+        self.budget.wait(f"the coordinator to take a connection: {name}")
         channel = self.connections.dial(port, deadline=self._soon())
-        return self._wire(channel, name, dialled_by_us=True)
+        wire = self._wire(channel, name, dialled_by_us=True)
+        if not self.apart:
+            return wire
+        both = ApartWire(wire, self._dialled)
+        self._wires.append(both)
+        return both
 
     def hello(self, **changes: Any) -> bytes:
         """Return the HELLO of a worker that completes the route, but for changes."""
@@ -181,7 +229,18 @@ class CoordinatorBench(Bench):
         return b"".join(map(bytes, framed(HELLO, parts)))
 
     def register(self, name: str = "worker", **changes: Any) -> Hop:
-        """Register as a worker."""
+        """Register as a worker.
+
+        Raises
+        ------
+        NotApplicable
+            A port of nobody's is announced to a coordinator that dials it.
+        """
+        if self.apart and "listen_port" in changes:
+            raise NotApplicable(
+                "the coordinator dials the port that a HELLO announces; this case"
+                " announces one at which nobody listens"
+            )
         return Hop(self, self.again(name, changes), (name, changes))
 
     def again(self, name: str, changes: dict[str, Any]) -> Wire:
@@ -226,142 +285,3 @@ class CoordinatorBench(Bench):
         wire = self.dial("unreadable")
         wire.send(data)
         wire.closed(clause, "a close without a frame")
-
-
-class Hop:
-    """One registered worker that we play.
-
-    Until it has seen a frame it dials again when it is dropped, as workers do: a
-    coordinator that gives up a route drops every worker of it, new ones too.
-    """
-
-    def __init__(
-        self, peer: CoordinatorBench, wire: Wire, how: tuple[str, dict[str, Any]]
-    ) -> None:
-        self.peer = peer
-        self.wire = wire
-        self._how = how
-        self._redials = _REDIALS
-
-    def work(self, clause: str = "DS4D-HELLO-16") -> Frame:
-        """Return the next WORK."""
-        wait = 2 * self.peer.patience
-        found = self.wire.next(patience=wait)
-        while isinstance(found, Ended) and found.how != "silence" and self._redials:
-            self._redials -= 1
-            name, changes = self._how
-            self.wire = self.peer.again(name, changes)
-            found = self.wire.next(patience=wait)
-        self._redials = 0
-        if isinstance(found, Ended) or found.name != "WORK":
-            raise Deviation(clause, "a WORK", str(found))
-        for problem in found.problems:
-            raise Deviation(problem.clause, problem.expected, problem.found)
-        return found
-
-    def until(self, wanted: Any) -> tuple[Frame | None, Frame | None]:
-        """Answer WORK until one is wanted; return it and the one before."""
-        before: Frame | None = None
-        for _ in range(_ROUNDS):
-            work = self.work()
-            if wanted(work):
-                return work, before
-            self.answer(work)
-            before = work
-        return None, before
-
-    def decode(self) -> tuple[Frame, Frame]:
-        """Return a decode step that has not been answered, and the WORK before it."""
-        work, before = self.until(
-            lambda w: w["n_tokens"] == 1 and not w["flags"] & RESET_SESSION
-        )
-        if work is None or before is None:
-            raise Deviation("DS4D-COORD-13", "a decode step", "none came")
-        return work, before
-
-    def first(self) -> Frame:
-        """Return the first WORK of a session; it has not been answered."""
-        work, _ = self.until(lambda w: w["request"] == 1)
-        if work is None:
-            raise NotApplicable("no session was begun; what --drive starts keeps one")
-        if not work["flags"] & RESET_SESSION:
-            raise Deviation("DS4D-COORD-12", "RESET on a first WORK", "none")
-        return work
-
-    def prefill(self) -> Frame:
-        """Return a WORK that begins a transcript anew; it has not been answered.
-
-        The first WORK of a connection may be the replay of a request that another
-        worker has lost, and a request is replayed once only: it is passed over.
-        """
-        seen: list[int] = []
-
-        def fresh(work: Frame) -> bool:
-            seen.append(work["request"])
-            known = len(seen) > 1 or work["request"] == 1
-            return known and bool(work["flags"] & RESET_SESSION)
-
-        work, _ = self.until(fresh)
-        if work is None:
-            raise NotApplicable("no prompt was sent whole; see --drive")
-        return work
-
-    def result(self, work: Frame, **changes: Any) -> bytes:
-        """Return the RESULT of a sound worker, but for the changes."""
-        facts, flags = self.peer.facts, work["flags"]
-        bits = work["input_hc_bits"] or 32
-        kind = LOGITS if flags & OUTPUT_LOGITS else HIDDEN_STATE
-        if flags & ACK_ONLY:
-            kind = ACK
-        kind = changes.get("kind", kind)
-        if kind == LOGITS:
-            payload = bytes(4 * (facts.vocab or 0))
-            bits = 32
-        elif kind == HIDDEN_STATE:
-            bits = changes.get("bits", bits)
-            payload = bytes(facts.hidden_bytes(work["n_tokens"], bits))
-        else:
-            payload, bits = b"", 0
-        record = {
-            "layer_start": work["layer_start"],
-            "layer_end": work["layer_end"],
-            "route_index": work["route_index"],
-            "pos0": work["pos0"],
-            "n_tokens": work["n_tokens"],
-            "eval_usec": 5,
-            "downstream_wait_usec": 0,
-            "forward_send_usec": 0,
-            "input_bytes": work["token_bytes"] + work["input_hc_bytes"],
-            "output_bytes": len(payload),
-        }
-        values = {
-            "result_hash": work["result_hash"],
-            "kind": kind,
-            "bits": bits,
-            "telemetry": TELEMETRY_PART.build(record),
-            "payload": payload,
-        }
-        request = changes.pop("request", work["request"])
-        return b"".join(map(bytes, result_frame(request, **{**values, **changes})))
-
-    def answer(self, work: Frame, **changes: Any) -> None:
-        """Send a RESULT."""
-        self.wire.send(self.result(work, **changes))
-
-    def fail(self, work: Frame, text: bytes = b"layer-slice failed") -> None:
-        """Send a refusal."""
-        self.answer(
-            work, status=1, kind=0, bits=0, result_hash=0, telemetry=b"", payload=text
-        )
-
-    def given_up(self, clause: str) -> None:
-        """Take it that the coordinator ends this connection over our last frame."""
-        found = self.wire.next()
-        if isinstance(found, Frame) or found.how == "silence":
-            raise Deviation(
-                clause, "the worker to be dropped, its connection closed", str(found)
-            )
-
-    def accepted(self, clause: str) -> Frame:
-        """Take it that our answer was taken: the next WORK goes on, no replay."""
-        return self.work(clause)

@@ -17,6 +17,7 @@ __all__ = ["Driver"]
 _KINDS: Final = ("exec", "http", "manual")
 _SECONDS: Final = 60.0
 _READ: Final = 1 << 20
+_STDERR: Final = 2
 _PROMPT: Final = {
     "model": "ds4",
     "prompt": "one two three",
@@ -82,7 +83,13 @@ class Driver:
     def _run(self) -> None:
         self._processes = [p for p in self._processes if p.poll() is None]
         try:
-            self._processes.append(subprocess.Popen(shlex.split(self._rest)))
+            self._processes.append(
+                subprocess.Popen(
+                    shlex.split(self._rest),
+                    stdin=subprocess.DEVNULL,
+                    stdout=_STDERR,  # standard output is for the report
+                )
+            )
         except (OSError, ValueError) as error:
             raise WrongUsage(f"--drive exec:{self._rest}: {error}") from None
 

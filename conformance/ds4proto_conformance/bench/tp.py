@@ -10,6 +10,7 @@ from ds4proto.link.ds4t_texts import text_of
 from ds4proto.link.plan import GLM_MODELS, PlannedGate, PlanOptions
 from ds4proto.link.schedule import Schedule
 from ds4proto.peer import SYSTEM_CLOCK, PeerLost
+from ds4proto.schema.ds4d_common import MAGIC as DS4D_MAGIC
 from ds4proto.schema.ds4t_common import DS4B_MAGIC, DS4T_MAGIC
 from ds4proto.schema.ds4t_gates import BULK_TAG
 from ds4proto.schema.ds4t_hello import HELLO, ROLE_CODES
@@ -63,14 +64,19 @@ class TpBench(Bench):
         """Await the peer's hello; ours is sent when a case wants a pair."""
         self.begin(self.settings.seed)
         channel = self.connections.channel("control", deadline=self._soon())
-        wire = ControlWire(channel, self.transcript, self.patience, "v14")
+        wire = ControlWire(
+            channel, self.transcript, self.patience, "v14", self.budget.wait
+        )
         self._wire_in_use = wire
         head = wire.take(8, self.settings.wait(self.settings.connect))
         if isinstance(head, Ended):
             raise self._lost(f"{head} instead of a hello")
         magic, version = (int.from_bytes(head[i : i + 4], "little") for i in (0, 4))
         if magic != DS4T_MAGIC:
-            raise Deviation("DS4T-HELLO-02", "54 34 53 44 first", head.hex(" "))
+            more = ""
+            if head[:4] == DS4D_MAGIC.to_bytes(4, "big"):
+                more = ": the peer speaks DS4D: --role worker or coordinator"
+            raise Deviation("DS4T-HELLO-02", "54 34 53 44 first", head.hex(" ") + more)
         self._read_hello(wire, head, version)
         wire.dialect = self.dialect
 

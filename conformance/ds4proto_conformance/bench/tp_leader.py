@@ -61,7 +61,9 @@ class LeaderBench(TpBench):
             channel = self.connections.channel("data", deadline=self._soon())
         except PeerLost as error:
             raise Deviation(clause, "a data connection", str(error)) from None
-        self._data_in_use = DataWire(channel, self.transcript, self.patience)
+        self._data_in_use = DataWire(
+            channel, self.transcript, self.patience, self.budget.wait
+        )
         self._driver.start()
         told = self.settings
         found = self.control.next(told.wait(told.connect) if told.drive else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -110,9 +111,14 @@ class _Wire:
     name = ""
 
     def __init__(
-        self, channel: SocketChannel, log: TpTranscript, patience: float
+        self,
+        channel: SocketChannel,
+        log: TpTranscript,
+        patience: float,
+        wait: Callable[[str], None] = lambda _what: None,
     ) -> None:
         self.channel = channel
+        self._wait = wait
         self.log = log
         self.patience = patience
         self.ended: Ended | None = None
@@ -158,9 +164,14 @@ class ControlWire(_Wire):
     name = "control"
 
     def __init__(
-        self, channel: SocketChannel, log: TpTranscript, patience: float, dialect: str
+        self,
+        channel: SocketChannel,
+        log: TpTranscript,
+        patience: float,
+        dialect: str,
+        wait: Callable[[str], None] = lambda _what: None,
     ) -> None:
-        super().__init__(channel, log, patience)
+        super().__init__(channel, log, patience, wait)
         self.dialect = dialect
         self._buffer = bytearray()
 
@@ -183,6 +194,7 @@ class ControlWire(_Wire):
 
     def take(self, size: int, patience: float | None = None) -> bytes | Ended:
         """Return exactly some bytes, or what came instead."""
+        self._wait(f"{size} bytes on the control connection")
         wait = self.patience if patience is None else patience
         short = self._fill(size, SYSTEM_CLOCK.now() + wait)
         if short is not None:
@@ -193,6 +205,7 @@ class ControlWire(_Wire):
 
     def next(self, patience: float | None = None) -> ControlFrame | Ended:
         """Return the next frame, or what came instead of one."""
+        self._wait("a frame on the control connection")
         wait = self.patience if patience is None else patience
         deadline = SYSTEM_CLOCK.now() + wait
         short = self._fill(HEADER.size, deadline)
@@ -298,6 +311,7 @@ class DataWire(_Wire):
         self, size: int, own: bytes = b"", patience: float | None = None
     ) -> Gate | Ended:
         """Read one gate of so many bytes, header included."""
+        self._wait(f"a gate of {size} bytes on the data connection")
         wait = self.patience if patience is None else patience
         into = bytearray(size)
         before = self.channel.received

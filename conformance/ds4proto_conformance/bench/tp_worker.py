@@ -68,13 +68,14 @@ class RankBench(TpBench):
         self._data_in_use = wire
 
     def _dials_again(self, patience: float) -> DataWire | None:
+        self.budget.wait("the data connection of the worker")
         try:
             channel = self.connections.accept(
                 deadline=self.after(patience), phase="waiting for data", data=False
             )
         except PeerLost:
             return None
-        return DataWire(channel, self.transcript, self.patience)
+        return DataWire(channel, self.transcript, self.patience, self.budget.wait)
 
     def after(self, seconds: float) -> float:
         """Return a deadline so many seconds from now."""

@@ -74,6 +74,13 @@ _WRITTEN: Final = {
 @click.option(
     "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
 )
+@click.option(
+    "--time-limit",
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop the run then, with what was judged; 0 for no limit.",
+)
 @click.option("--repeat", default=1, show_default=True, help="Runs of every case.")
 @click.option(
     "--strength",
@@ -178,7 +185,7 @@ def _live(told: Mapping[str, Any]) -> int:
     from ds4proto.peer import parse_peer
     from ds4proto_conformance.bench.drive import Driver
     from ds4proto_conformance.front import run
-    from ds4proto_conformance.selection import select
+    from ds4proto_conformance.selection import refuse_unknown, select
     from ds4proto_conformance.settings import Settings
 
     parse_peer(told["peer"])
@@ -188,6 +195,7 @@ def _live(told: Mapping[str, Any]) -> int:
         "role",
         "seed",
         "time_scale",
+        "time_limit",
         "dialect",
         "allow_harm",
         "repeat",
@@ -208,6 +216,7 @@ def _live(told: Mapping[str, Any]) -> int:
         raise WrongUsage(f"--position is for workers; the role is {settings.role}")
     for text in (settings.drive, settings.drive_save, settings.drive_load):
         Driver(text)  # refuses what it cannot do, before anything runs
+    refuse_unknown(told["only"], settings.role)
     report, status = run(
         settings,
         told["profile"],
@@ -278,7 +287,7 @@ def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
         for name, what in found:
             print(f"changed: {name}: {what}", file=sys.stderr)
         return ExitCode.FAILED if found else ExitCode.PASSED
-    if status is ExitCode.NOTHING_RAN:
+    if status is ExitCode.NOTHING_RAN and not report.footer.get("stopped"):
         print("nothing was judged: no case was selected or applied", file=sys.stderr)
     if report.footer.get("stopped"):
         for text in str(report.footer["stopped"]).splitlines():

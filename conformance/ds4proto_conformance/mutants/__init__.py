@@ -64,7 +64,8 @@ def home(role: str, name: str) -> str:
 def sound_names(role: str) -> tuple[str, ...]:
     """Return the names under which a role has peers without a fault.
 
-    One for each position of a worker, and for each dialect of a rank.
+    One for each position of a worker, for each way of a coordinator to send WORK, and
+    for each dialect of a rank.
     """
     return _SOUND.get(role, ("none",))
 

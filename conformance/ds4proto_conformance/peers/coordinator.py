@@ -43,6 +43,9 @@ from ds4proto_conformance.peers.worker import Connection
 __all__ = ["SmallCoordinator"]
 
 LOCAL: Final = (0, 1)
+APART: Final = "apart"
+"""Position of one that dials the first worker's data port for WORK."""
+_CONTROL: Final = "control"
 PACE: Final = 0.004
 TICK: Final = 0.02
 _now = time.monotonic
@@ -115,6 +118,8 @@ class SmallCoordinator:
         for key, _ in self._selector.select(TICK if self._request else PACE):
             if key.data is None:
                 self._accept()
+            elif isinstance(key.data, dict):
+                self._watched(key.data)
             elif key.data.machine in self._connections:
                 self._readable(key.data)
         now = _now()
@@ -136,14 +141,18 @@ class SmallCoordinator:
 
     def _close(self, connection: Connection) -> None:
         self._connections.pop(connection.machine, None)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection.sock)
-        with contextlib.suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_WR)
-            connection.sock.settimeout(0.01)
-            while connection.sock.recv(1 << 16):
-                pass
-        connection.sock.close()
+        socks = [connection.sock]
+        if _CONTROL in connection.memory:
+            socks.append(connection.memory[_CONTROL])
+        for sock in socks:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(sock)
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+                sock.settimeout(0.01)
+                while sock.recv(1 << 16):
+                    pass
+            sock.close()
 
     def _readable(self, connection: Connection) -> None:
         machine = connection.machine
@@ -249,9 +258,43 @@ class SmallCoordinator:
             kind="eval" if kind == "eval" else "sync",
             settings=self.settings,
         )
-        self._hop = route.workers[0].handle
-        self._wake(self._hop)
+        self._take_hop(route)
         self._advance()
+
+    def _take_hop(self, route: Route) -> None:
+        """Make the first worker of a route the one that gets WORK."""
+        self._hop = route.workers[0].handle
+        if self.fault.position == APART and _CONTROL not in self._hop.memory:
+            self._dial_hop(self._hop, route.workers[0].port)
+        self._wake(self._hop)
+
+    def _dial_hop(self, hop: Connection, port: int) -> None:
+        """Go on over a connection of our own; that of the registration is watched."""
+        try:
+            sock = self._net.dial(HOST, port)
+        except OSError:
+            return  # WORK then goes where nobody reads it, and the worker is lost
+        sock.settimeout(2.0)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(hop.sock)
+        hop.memory[_CONTROL], hop.sock = hop.sock, sock
+        hop.memory.pop("paused", None)
+        self._selector.register(hop.memory[_CONTROL], selectors.EVENT_READ, hop.memory)
+        self._selector.register(sock, selectors.EVENT_READ, hop)
+        hop.memory["hop"] = hop
+
+    def _watched(self, memory: dict[str, Any]) -> None:
+        """Take note of what a worker does on the connection that it registered on."""
+        try:
+            data = memory[_CONTROL].recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data and memory["hop"].machine in self._connections:
+            hop = memory["hop"]
+            hop.machine.receive_data(None, _now())
+            self._settle(hop)
+            if hop.machine in self._connections:
+                self._forget(hop)
 
     def _wake(self, connection: Connection) -> None:
         if connection.memory.pop("paused", False):
@@ -293,8 +336,7 @@ class SmallCoordinator:
         except RouteError as error:
             request.send(NoRoute(str(error)), _now())
             return
-        self._hop = route.workers[0].handle
-        self._wake(self._hop)
+        self._take_hop(route)
         request.send(Rerouted(route, self._hop.machine), _now())
 
     def _write(self, connection: Connection, frame: bytes) -> None:

@@ -49,7 +49,8 @@ class TcpNet:
     """Over the loopback interface."""
 
     def __init__(self, listen: tuple[str, int] = (HOST, 0)) -> None:
-        self._listener = socket.create_server(listen, backlog=64)
+        family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+        self._listener = socket.create_server(listen, family=family, backlog=64)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
 

@@ -25,6 +25,13 @@ ORDER: Final = (
     Verdict.PASS,
 )
 _SHOWN: Final = 24
+_NEXT_FAILED: Final = "make the peer do what is expected, then replay the case"
+_NEXT: Final = {
+    str(
+        Verdict.FLAKY
+    ): "replay it with --repeat 5, and with --time-scale 4 if it waits",
+    str(Verdict.SUITE_ERROR): "not the peer's fault: please report it with this text",
+}
 
 
 def verdict_counts(report: Report) -> dict[str, int]:
@@ -69,6 +76,7 @@ def ticket(line: Mapping[str, Any], report_header: Mapping[str, Any]) -> str:
         out.append("last output of the peer:")
         out += [f"  {text}" for text in line["output"].splitlines()[-10:]]
     out.append(f"peer: {report_header.get('peer')}, seed {line['seed']}")
+    out.append(f"next: {_NEXT.get(line['verdict'], _NEXT_FAILED)}")
     out.append(f"replay: {line['reproduce']}")
     return "\n".join(printable(text) for text in out)
 
