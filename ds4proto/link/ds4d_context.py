@@ -34,6 +34,8 @@ from ds4proto.schema.problem import Problem
 LOGIT_BYTES = 4
 MAX_OUTSTANDING = 4096
 """WORK frames remembered without an answer; a real window is 64 at most."""
+MAX_EARLY = 256
+"""Answers remembered that came before their WORK, as a capture may have it."""
 MAX_SESSIONS = 1024
 """Sessions remembered; the oldest is forgotten."""
 
@@ -67,6 +69,12 @@ class Context:
     snapshots: SnapshotContext = field(default_factory=SnapshotContext)
     blind: bool = False
     _stale: int | None = None
+    _early: dict[Direction, deque[int]] = field(
+        default_factory=lambda: {
+            "a>b": deque(maxlen=MAX_EARLY),
+            "b>a": deque(maxlen=MAX_EARLY),
+        }
+    )
 
     def forget(self) -> None:
         """Bytes were lost: nothing is known of what they said.
@@ -123,6 +131,10 @@ class Context:
         )
 
     def _wait(self, frame: FrameReceived, work: Outstanding) -> None:
+        early = self._early[frame.direction]
+        if work.request in early:
+            early.remove(work.request)
+            return
         waiting = self.outstanding[frame.direction]
         if len(waiting) >= MAX_OUTSTANDING:
             waiting.popleft()
@@ -202,6 +214,7 @@ class Context:
             while waiting[0].request != v["request"]:
                 waiting.popleft()
         if not waiting:
+            self._early[other(frame.direction)].append(v["request"])
             yield problem_in(
                 frame,
                 "DS4D-RESULT-27",
@@ -226,6 +239,7 @@ class Context:
                     work = waiting.popleft()
             else:
                 waiting.appendleft(work)
+                self._early[other(frame.direction)].append(v["request"])
                 return
         if failed:
             self.sessions.pop(work.session, None)

@@ -9,7 +9,7 @@ from typing import Literal
 from ds4proto.link.ds4d_answers import problem_in
 from ds4proto.link.ds4d_context import Context
 from ds4proto.link.ds4d_snapshots import FIRST_ID
-from ds4proto.link.events import Direction, Event, FrameReceived
+from ds4proto.link.events import BEGAN_LATE, Direction, Event, FrameReceived
 from ds4proto.link.framing import Framer, GapReason, OnUnknown
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.sink import SinkFactory
@@ -104,7 +104,7 @@ class Ds4dObserver:
         if not complete:
             self._context.forget()
             for framer in self._framers.values():
-                framer.resync(0.0)
+                framer.resync(0.0, BEGAN_LATE)
 
     @property
     def dialect(self) -> str:

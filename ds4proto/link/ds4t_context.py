@@ -89,7 +89,8 @@ class Context:
     def forget(self) -> None:
         """Bytes were lost: what was outstanding is not known any more.
 
-        Until an ack is matched again, one without its command is no problem.
+        From here on an ack without its command is no problem: it names a session
+        alone, and what fits may answer another command of the same session.
         """
         self.blind = True
         self.acks.clear()
@@ -178,9 +179,9 @@ class Context:
         if self.blind:
             while self.acks and self.acks[0][1] != v["session_id"]:
                 self.acks.popleft()
-            self.blind = not self.acks
-            if self.blind:
-                return
+            if self.acks:
+                self.acks.popleft()
+            return
         if not self.acks:
             yield placed(
                 frame,

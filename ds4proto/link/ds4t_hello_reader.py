@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ds4proto.schema.declare import offsets_of
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4t import DS4T_MAGIC, HELLO
+from ds4proto.schema.ds4t_hello import ROLE_CODES
 from ds4proto.schema.fast import struct_of
 from ds4proto.schema.recognise import dialect_candidates
 from ds4proto.schema.registry import frames, header_of
@@ -20,6 +21,9 @@ from ds4proto.schema.registry import frames, header_of
 MAGIC_BYTES = DS4T_MAGIC.to_bytes(4, "little")
 _WORD = 4
 _HEADER = struct_of(header_of("DS4T"), "*")
+_ROLE_AT = offsets_of(HELLO.body, "v14")["role"]
+ROLE_BYTES = offsets_of(HELLO.body, "v14")["rdma_ok"] + _WORD
+"""First bytes of a hello that tell it from a control frame; equal in all dialects."""
 _LONGEST_UNKNOWN = 160
 """A hello of unknown layout is looked for a first frame up to here."""
 
@@ -48,6 +52,22 @@ def _codes() -> frozenset[int]:
 def version_of(head: bytes | bytearray) -> int:
     """Return the version word."""
     return int.from_bytes(head[_WORD : 2 * _WORD], "little")
+
+
+def names_role(head: bytes | bytearray | memoryview) -> bool:
+    """Tell a hello from a control frame, where a capture began in mid-stream.
+
+    Where a hello says role and rdma_ok, a frame says its length, which is never 1 or
+    2, and begins its payload; a gate has its kind in the upper half of the version,
+    and no layer 0 is a version.
+    """
+    if len(head) < ROLE_BYTES or not 0 < version_of(bytes(head[:ROLE_BYTES])) < 1 << 16:
+        return False
+    words = bytes(head[_ROLE_AT:ROLE_BYTES])
+    role, rdma_ok = words[:_WORD], words[_WORD:]
+    roles = {code.to_bytes(_WORD, "little") for code in ROLE_CODES.values()}
+    known = {flag.to_bytes(_WORD, "little") for flag in (0, 1)}
+    return bytes(head[:_WORD]) == MAGIC_BYTES and role in roles and rdma_ok in known
 
 
 def measure(

@@ -9,12 +9,15 @@ from typing import Literal
 from ds4proto.link.ds4t_context import COMMANDS, Context
 from ds4proto.link.ds4t_hello_reader import (
     MAGIC_BYTES,
+    ROLE_BYTES,
     Found,
     candidates_of,
     measure,
+    names_role,
     version_of,
 )
 from ds4proto.link.events import (
+    BEGAN_LATE,
     Direction,
     Ended,
     Event,
@@ -65,7 +68,8 @@ class ControlObserver:
     dialect : str or None
         Read under this dialect whatever the hello says.
     complete : bool
-        False where the capture began in mid-stream: there is no hello.
+        False where the capture began in mid-stream: a direction that does not begin
+        with a hello is searched for frames.
     """
 
     protocol = "DS4T"
@@ -87,11 +91,10 @@ class ControlObserver:
         self._roles: dict[str, str] = {}
         self._candidates: list[tuple[str, str]] = []
         self._sides = {"a>b": _Side(), "b>a": _Side()}
+        self._complete = complete
         pair.attach_control()
         if not complete:
             self._context.forget()
-            for direction in _DIRECTIONS:
-                self._start(direction, dialect or pair.dialect or "v14", 0, lost=True)
 
     @property
     def dialect(self) -> str:
@@ -146,7 +149,7 @@ class ControlObserver:
             # the hello is lost: look for frames behind the gap
             held = bytes(side.head)
             side.head.clear()
-            self._start(direction, self._chosen or self.dialect, 0, lost=True)
+            self._start(direction, self._chosen or self.dialect, 0, lost="gap")
             found += side.framer.feed(held, now) if side.framer is not None else []
         if side.framer is not None:
             found += side.framer.gap(nbytes, now, reason)
@@ -156,6 +159,11 @@ class ControlObserver:
         self, direction: Direction, side: _Side, now: float, *, ended: bool
     ) -> list[Event]:
         head = side.head
+        if not self._complete:
+            if len(head) < ROLE_BYTES and not ended:
+                return []
+            if not names_role(head):
+                return self._middle(direction, side, now)
         if not MAGIC_BYTES.startswith(head[: len(MAGIC_BYTES)]):
             if len(head) < len(MAGIC_BYTES) and not ended:
                 return []  # all four bytes tell a big-endian peer from a stranger
@@ -166,6 +174,14 @@ class ControlObserver:
         if ended and head:
             return self._short_hello(direction, side, now)
         return [Ended(now, 0, True, direction)] if ended else []
+
+    def _middle(self, direction: Direction, side: _Side, now: float) -> list[Event]:
+        """Look for frames where the capture began behind the hello."""
+        held = bytes(side.head)
+        side.head.clear()
+        dialect = self._chosen or self._pair.dialect or "v14"
+        framer = self._start(direction, dialect, 0, lost=BEGAN_LATE)
+        return framer.feed(held, now)
 
     def _measure(self, direction: Direction, side: _Side, *, ended: bool) -> int | None:
         """Return the size of a hello as soon as its bytes tell, however they came."""
@@ -207,11 +223,11 @@ class ControlObserver:
             self._pair.greet(end, dialect, fields)
         if not self._candidates or fields.get("role") == ROLE_CODES["tp-leader"]:
             self._candidates = found.candidates
-        framer = self._start(direction, dialect, size, lost=False)
+        framer = self._start(direction, dialect, size)
         return [frame, *(framer.feed(rest, now) if rest else ())]
 
     def _start(
-        self, direction: Direction, dialect: str, offset: int, *, lost: bool
+        self, direction: Direction, dialect: str, offset: int, *, lost: str = ""
     ) -> Framer:
         def unknown(code: int, size: int) -> str | None:
             return self._unknown(code, size)
@@ -229,7 +245,7 @@ class ControlObserver:
             on_loss=self._context.forget,
         )
         if lost:
-            framer.resync(0.0)
+            framer.resync(0.0, lost)
         self._sides[direction].framer = framer
         return framer
 
@@ -249,7 +265,7 @@ class ControlObserver:
         )
         held = bytes(side.head)
         side.head.clear()
-        framer = self._start(direction, self.dialect, 0, lost=True)
+        framer = self._start(direction, self.dialect, 0, lost="not a frame")
         return [Violation(now, problem, True, direction), *framer.feed(held, now)]
 
     def _short_hello(

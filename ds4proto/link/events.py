@@ -67,13 +67,18 @@ class Violation:
     direction: Direction = "a>b"
 
 
+BEGAN_LATE = "before the first header"
+"""Reason of what lies before the first header where a capture began in mid-stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """Bytes that belong to no frame, with the reason in a few words.
 
     ``reason`` is one of ``truncated``, ``not a frame``, ``unknown type``, ``too
-    long``, ``gap``, ``not captured``, ``foreign``, ``undecoded`` (bytes of a dialect
-    that is recognised only).
+    long``, ``gap``, ``not captured``, ``foreign``, ``before the first header`` (the
+    capture began in mid-stream), ``undecoded`` (bytes of a dialect that is recognised
+    only).
     """
 
     time: float

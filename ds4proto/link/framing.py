@@ -184,6 +184,8 @@ class Framer:
             self._finish_skip(now, out)
         elif self._search is not None:
             self._offset += nbytes
+            if self._search.end == self._search.start:
+                self._search.reason = word
             self._search.break_at(nbytes)
         else:
             start = self._pending_from()
@@ -194,10 +196,11 @@ class Framer:
             self._missed()
         return out
 
-    def resync(self, now: float) -> list[Event]:
+    def resync(self, now: float, reason: str = "not a frame") -> list[Event]:
         """Search for the next true header, from the point of the loss on.
 
-        Also starts a search at a boundary, where a capture begins in mid-stream.
+        Also starts a search at a boundary, where a capture begins in mid-stream;
+        `reason` is then said of the bytes before the header.
         """
         out: list[Event] = []
         if self._search is not None:
@@ -210,7 +213,7 @@ class Framer:
             self._offset -= len(held)
             self._run(memoryview(held), now, out)
         elif self._pending_from() is None:
-            self._search = Search(self._offset, self._offset, "not a frame")
+            self._search = Search(self._offset, self._offset, reason)
         return out
 
     def _run(self, view: memoryview, now: float, out: list[Event]) -> None:
@@ -371,9 +374,15 @@ class Framer:
             self._skip = (start, self._offset + size, "unknown type")
             self._finish_skip(now, out)
         else:
-            self._body = Assembly(
-                entry, start, size, self._sink, self.limits.small, self._read
-            )
+            try:
+                self._body = Assembly(
+                    entry, start, size, self._sink, self.limits.small, self._read
+                )
+            except OSError:  # the mapping's only error: no address space
+                self._missed()
+                problem = self._say.no_room(start, entry, size)
+                out.append(Violation(now, problem, False, self.direction))
+                self._skip = (start, self._offset + size, "too long")
             if size == 0:
                 self._finish_body(now, out)
 

@@ -83,6 +83,15 @@ class FramingProblems:
             "its length fields do not fit its size, or raise the limit",
         )
 
+    def no_room(self, start: int, entry: Entry, size: int) -> Problem:
+        """Say that the system gives no address space for a body within the limit."""
+        return self._make(
+            (_TOO_LONG[self._protocol], entry.spec.name, start, self._at["bytes"]),
+            f"room for a body of {size} bytes",
+            "none: the system refuses the mapping",
+            "free memory or lift the limit of this process (ulimit -v)",
+        )
+
     def raw_too_long(self, start: int, entry: Entry, nbytes: int) -> Problem:
         """Say that a raw stream is above the limit."""
         return self._make(

@@ -141,4 +141,7 @@ class Gate:
         for mark in (self.early, self.prefer):
             if mark is not None and mark < self.scan:
                 found = min(found, mark)
+        if self.missing:
+            # behind a hole a later gate may stand at any offset, not at a multiple only
+            found = min(found, total - self.size + 1)
         return max(found, self.got)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ds4proto.link.events import (
+    BEGAN_LATE,
     Direction,
     Ended,
     Event,
@@ -68,7 +69,7 @@ class GateStream:
         self._last: tuple[str, int] | None = None
         self._ended = False
         if not complete:
-            self._lost = (0, "not a frame")
+            self._lost = (0, BEGAN_LATE)
 
     def feed(self, data: Buf | None, now: float) -> list[Event]:
         """Take bytes; None is the end of the stream."""
@@ -111,7 +112,8 @@ class GateStream:
         start = self._offset if gate is None else gate.start
         if self._lost is not None:
             start = self._lost[0]
-            word = self._lost[1]
+            if self._offset > start or held:
+                word = self._lost[1]
         self._drop_gate()
         self._offset += len(held) + nbytes
         self._lost = (start, word)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ds4proto.link import Framer, Limits, Skipped, TpPair, Violation, open_observer
 from ds4proto.link.gate_stream import GateStream
 from tests.link.streams import ds4d, ds4t, names, plain
@@ -35,11 +37,14 @@ def test_a_candidate_too_long_to_wait_for_is_judged_alone() -> None:
     assert [e[0] for e in whole if isinstance(e, tuple)] == ["DS4D.ERROR"] * 2
 
 
-def gates(parts: list[bytes]) -> list[Any]:
-    stream = GateStream(TpPair(), "a>b", dialect="v10")
+def gates(parts: list[bytes | int], dialect: str = "v10") -> list[Any]:
+    stream = GateStream(TpPair(), "a>b", dialect=dialect)
     found: list[Any] = []
     for part in [*parts, None]:
-        found += plain(stream.feed(part, 0.0))
+        if isinstance(part, int):
+            found += plain(stream.gap(part, 0.0))
+        else:
+            found += plain(stream.feed(part, 0.0))
     return found
 
 
@@ -50,6 +55,20 @@ def test_what_is_no_gate_is_shown_up_to_the_byte_that_tells() -> None:
         problem = next(e.problem for e in found if isinstance(e, Violation))
         assert problem.clause == "DS4T-GATE-01"
         assert problem.found == f"bytes that begin with {shown}"
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_a_later_gate_behind_a_hole_is_seen_at_any_offset(odd: int) -> None:
+    # The header behind the hole is two numbers ahead: gates are missing, and their
+    # payloads end anywhere.
+    first = ds4t("DS4B.GATE_BULK", layer=0, tag=0x0B16, seq=0, partial=b"")
+    later = ds4t("DS4B.GATE_BULK", layer=0, tag=0x0B16, seq=5, partial=b"")
+    before = first + bytes(8)
+    behind = bytes(40 + odd) + later + bytes(30)
+    whole = gates([before, 256, behind])
+    assert gates([*single(before), 256, *single(behind)]) == whole
+    skipped = [e.reason for e in whole if isinstance(e, Skipped)]
+    assert skipped[:1] == ["gap"]
 
 
 def told(data: bytes, parts: list[bytes]) -> list[Any]:

@@ -140,5 +140,5 @@ def test_a_capture_that_begins_in_mid_stream() -> None:
     observer = open_observer({UP: data[:512]}, complete=False)
     assert observer is not None
     events = list(observer.feed(UP, data, 0.0)) + list(observer.feed(UP, None, 0.0))
-    assert names(events) == ["not a frame", "WORK", "WORK"]
+    assert names(events) == ["before the first header", "WORK", "WORK"]
     assert not any(isinstance(e, Violation) for e in events)

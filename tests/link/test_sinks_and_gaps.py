@@ -1,11 +1,12 @@
 """Bulk through sinks in constant memory; bytes that the capture does not hold."""
 
+import errno
 import tracemalloc
 from typing import Any
 
 import pytest
 
-from ds4proto.link.events import FrameReceived, Skipped
+from ds4proto.link.events import FrameReceived, Skipped, Violation
 from ds4proto.link.framing import Framer
 from ds4proto.link.limits import Limits
 from ds4proto.schema.declare import FrameSpec
@@ -155,6 +156,36 @@ def test_a_streamed_frame_may_not_hide_bulk_in_other_tails() -> None:
         out = [e for p in pieces(bytes(lying), seed) for e in streamed.feed(p, 0.0)]
         assert names(out) == ["DS4D-FRAME-13", "too long"]
         assert accounted(out) == len(lying)
+
+
+def test_a_frame_for_which_there_is_no_room_is_skipped_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("ds4proto.link.assembly.mmap.mmap", refused)
+    lost: list[None] = []
+    machine = Framer(
+        "DS4D",
+        dialect="upstream",
+        sink=lambda *_: KeepSink(),
+        on_loss=lambda: lost.append(None),
+    )
+    stream = work(1, HIDDEN) + ds4d("ERROR", text="behind it")
+    cut = len(work(1, HIDDEN)) - 5
+    events = machine.feed(stream[:cut], 0.0) + machine.feed(stream[cut:], 0.0)
+    violation, skipped, after = events
+    assert isinstance(violation, Violation)
+    assert not violation.fatal
+    assert violation.problem.clause == "DS4D-FRAME-13"
+    assert violation.problem.path == "WORK"
+    assert "no" in violation.problem.found
+    assert isinstance(skipped, Skipped)
+    assert skipped.length == len(work(1, HIDDEN))
+    assert isinstance(after, FrameReceived)
+    assert after.spec.name == "ERROR"
+    assert len(lost) == 1
 
 
 def test_a_bulk_length_above_the_body_is_a_problem_of_the_frame() -> None:

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any, Final, NoReturn
 
-from ds4proto.link.limits import DEFAULT_LIMITS
 from ds4proto.link.observer import FIRST_BYTES
 from ds4proto.pcap.types import CaptureError
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.output import JsonLines, TextLines
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.sinks import PayloadMode
-from ds4proto_fuzz.parsers.streams import DIALECTS, SMALL, seeds_framing
+from ds4proto_fuzz.parsers.streams import DIALECTS, SMALL, WIDE, seeds_framing
 from ds4proto_fuzz.parsers.target import Target, broken, same
 
 __all__ = ["ROWS"]
@@ -44,7 +43,7 @@ def check(data: bytes) -> None:
         return
     dialect = DIALECTS[data[0] % len(DIALECTS)][1] if data[1] & 1 else None
     mode = MODES[data[1] >> 1 & 3] if data[1] >> 1 & 3 < 3 else "summary"
-    limits = SMALL if data[1] & 8 else DEFAULT_LIMITS
+    limits = SMALL if data[1] & 8 else WIDE
 
     def rows(source: BytesIO) -> list[FrameRow]:
         decoder = CaptureDecoder(source, payload=mode, limits=limits, dialect=dialect)

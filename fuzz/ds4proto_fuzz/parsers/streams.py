@@ -26,6 +26,10 @@ __all__ = ["FRAMING", "OBSERVER"]
 
 SMALL: Final = Limits(frames={}, small=600, unknown=200, held=150, raw=2_000)
 """Caps that short inputs reach."""
+WIDE: Final = Limits(
+    frames={name: min(most, 64 << 20) for name, most in DEFAULT_LIMITS.frames.items()}
+)
+"""The default caps, as far as all streams of a check fit an address space of 1 GiB."""
 DIALECTS: Final[tuple[tuple[Literal["DS4D", "DS4T"], str], ...]] = tuple(
     (protocol, entry.name)
     for protocol in ("DS4D", "DS4T")
@@ -146,7 +150,7 @@ def check_framing(data: bytes) -> None:
             protocol,
             dialect=dialect,
             sink=_sink if options & 1 else None,
-            limits=SMALL if options & 2 else DEFAULT_LIMITS,
+            limits=SMALL if options & 2 else WIDE,
             auto_resync=bool(options & 4),
         )
         if options & 16:
@@ -282,7 +286,7 @@ def check_observer(data: bytes) -> None:
                 {way: first[2 * connection + n] for n, way in enumerate(WAYS)},
                 pair=pair,
                 sink=_sink if options & 4 else None,
-                limits=SMALL if options & 8 else DEFAULT_LIMITS,
+                limits=SMALL if options & 8 else WIDE,
                 dialect=chosen,
                 complete=not options & 16,
             )
