@@ -11,6 +11,8 @@ from os import PathLike
 from stat import S_ISREG
 from typing import Any, BinaryIO, Final, cast
 
+import msgspec
+
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.pcap.reader import CaptureReader
 from ds4proto.pcap.types import CaptureInfo
@@ -31,6 +33,10 @@ _GZIP: Final = b"\x1f\x8b"
 _PEEK: Final = 512
 ORDER_WINDOW: Final = 1024
 """Rows held back so that they come in the order of the capture."""
+_ACROSS: Final = frozenset(
+    {"DS4D-RESULT-21", "DS4D-RESULT-27", "DS4T-ACK-02", "DS4T-ACK-10"}
+)
+"""Rules by which an answer belongs to what the other direction asked."""
 
 
 class Decoder:
@@ -248,12 +254,42 @@ def in_order(rows: Iterable[FrameRow], window: int) -> Iterator[FrameRow]:
         packet, place = row.last_packet, len(held)
         while place and held[place - 1].last_packet > packet:
             place -= 1
+        if _is_hole(row) or (held and row.first_packet < held[-1].last_packet):
+            _take_back(held, row)
         held.insert(place, row)
         if len(held) > window:
             yield held.popleft()
     yield from held
     if damage is not None:
         raise damage
+
+
+def _is_hole(row: FrameRow) -> bool:
+    return not row.is_frame and row.fields.get("reason") == "gap"
+
+
+def _take_back(held: deque[FrameRow], late: FrameRow) -> None:
+    """Take back that answers lack their request: `late` is it, or a hole it may be in.
+
+    Bytes behind a hole come out when it is filled or given up, and so does the hole:
+    some packets behind their place. Answers in between were judged without them.
+    """
+    hole = _is_hole(late)
+    for place in range(len(held) - 1, -1, -1):
+        row = held[place]
+        if not hole and row.last_packet <= late.first_packet:
+            return
+        if row.stream != late.stream:
+            continue
+        if row.direction == late.direction:
+            if row.is_frame:
+                return
+            continue
+        if not hole and row.fields.get("request") != late.fields.get("request"):
+            continue
+        kept = tuple(p for p in row.problems if p.clause not in _ACROSS)
+        if len(kept) < len(row.problems):
+            held[place] = msgspec.structs.replace(row, problems=kept)
 
 
 def decode(source: Source, *, payload: PayloadMode = "summary") -> Iterator[FrameRow]:
