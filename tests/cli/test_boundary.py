@@ -165,7 +165,7 @@ def leave(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
     assert process.stderr is not None
     process.stdout.close()
     process.stdin.close()
-    return process.wait(timeout=60), process.stderr.read()
+    return process.wait(timeout=300), process.stderr.read()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
@@ -191,13 +191,13 @@ def test_a_standard_error_without_a_reader_does_not_end_the_command() -> None:
     with start("sys.stdin.read()", write) as process:
         assert process.stderr is not None
         process.stderr.close()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, b"done\n")
 
 
 def test_the_broken_pipe_of_a_peer_is_not_taken_for_a_closed_pager() -> None:
     with start("raise BrokenPipeError(32, 'Broken pipe')") as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 3
     assert err == b"prog: peer lost: Broken pipe\n"
     assert out == b""
@@ -235,6 +235,6 @@ def test_an_interrupt_is_a_clean_line() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err == b"prog: interrupted\n"

@@ -33,6 +33,9 @@ ROOT = captures_dir()
 THREE = ROOT / "ds4d" / "d_s3_forward_f16.pcap"
 PROBES = ROOT / "ds4d" / "i_worker_work.pcap"
 SIZE = (150, 40)
+GENERATIONS = 12
+"""Messages one behind the other, from a key to what the panes show, at most."""
+PATIENCE = 300.0
 Steps = Callable[[Browser, Any], Awaitable[None]]
 
 
@@ -48,11 +51,20 @@ def browse(
         async with app.run_test(size=SIZE) as pilot:
             if not follow:
                 await app.workers.wait_for_complete()
-            await pilot.pause()
+            await settle(pilot)
             await steps(app, pilot)
 
     asyncio.run(go())
     return store
+
+
+async def settle(pilot: Any) -> None:
+    """Have all messages handled, and those that follow from them.
+
+    The pilot's own pause is over as soon as the process gets no processor time.
+    """
+    for _ in range(GENERATIONS):
+        await pilot.pause(0)
 
 
 def text_of(app: Browser, pane: str) -> str:
@@ -83,7 +95,7 @@ def test_the_keys_move_the_cursor_and_the_panes_follow() -> None:
     async def steps(app: Browser, pilot: Any) -> None:
         assert "DS4D.HELLO  56 bytes" in text_of(app, "#field-text")
         await pilot.press("j", "down")
-        await pilot.pause()
+        await settle(pilot)
         fields = text_of(app, "#field-text")
         assert "DS4D.WORK  822 bytes" in fields
         assert "payload: hidden 5x64 f16" in fields
@@ -93,11 +105,11 @@ def test_the_keys_move_the_cursor_and_the_panes_follow() -> None:
         assert data.startswith("00000000  44 53 34 44 00 00 00 03 00 00 03 2a")
         assert "... 310 more bytes" in data
         await pilot.press("end")
-        await pilot.pause()
+        await settle(pilot)
         assert app.query_one(FrameList).cursor == 37
         assert "DS4D.RESULT" in text_of(app, "#field-text")
         await pilot.press("g", "pagedown", "k")
-        await pilot.pause()
+        await settle(pilot)
         height = app.query_one(FrameList).size.height
         assert app.query_one(FrameList).cursor == height - 2
 
@@ -109,12 +121,12 @@ def test_a_filter_chooses_and_a_wrong_one_says_what_it_lacks() -> None:
         await pilot.press("slash")
         app.query_one("#filter", Input).value = "ds4d.wrok.n_tokens > 1"
         await pilot.press("enter")
-        await pilot.pause()
+        await settle(pilot)
         assert "ds4d.work.n_tokens" in text_of(app, "#head")
         assert "38 of 38" in text_of(app, "#head")
         app.query_one("#filter", Input).value = "ds4d.work.n_tokens > 1"
         await pilot.press("enter")
-        await pilot.pause()
+        await settle(pilot)
         wanted = [
             row for row in decode(THREE) if row.fields.get("n_tokens", 0) > 1
         ]  # fmt: skip
@@ -125,7 +137,7 @@ def test_a_filter_chooses_and_a_wrong_one_says_what_it_lacks() -> None:
         await pilot.press("slash")
         app.query_one("#filter", Input).value = ""
         await pilot.press("enter")
-        await pilot.pause()
+        await settle(pilot)
         assert "38 of 38 frames" in text_of(app, "#head")
 
     browse(THREE, steps)
@@ -144,7 +156,7 @@ def test_e_goes_to_the_next_frame_that_breaks_a_rule() -> None:
             found.append(frames.cursor)
         assert found == odd
         await pilot.press("home", "e")
-        await pilot.pause()
+        await settle(pilot)
         assert frames.cursor == odd[0]
         assert "! DS4D-" in text_of(app, "#field-text")
         line = lines_of(app)[odd[0] - int(frames.scroll_y)]
@@ -180,16 +192,16 @@ def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
 
     def wait() -> bool:
         at_end.put(None)
-        return go_on.get(timeout=60)
+        return go_on.get(timeout=PATIENCE)
 
     async def reader_waits() -> None:
         await asyncio.get_running_loop().run_in_executor(
-            None, lambda: at_end.get(timeout=60)
+            None, lambda: at_end.get(timeout=PATIENCE)
         )
 
     async def steps(app: Browser, pilot: Any) -> None:
         await reader_waits()
-        await pilot.pause()
+        await settle(pilot)
         frames = app.query_one(FrameList)
         half = len(app._store.rows)
         assert 0 < half < 38
@@ -199,7 +211,7 @@ def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
             file.write(whole[len(whole) // 2 :])
         go_on.put(True)
         await reader_waits()
-        await pilot.pause()
+        await settle(pilot)
         assert len(app._store.rows) == 38
         assert frames.cursor == 0  # unless somebody looks elsewhere
         go_on.put(False)
@@ -233,19 +245,19 @@ def test_the_command_opens_in_a_real_terminal_and_q_ends_it() -> None:
     os.close(theirs)
     seen = b""
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while b"38 of 38 frames" not in seen:
             left = deadline - time.monotonic()
             assert select.select([ours], [], [], max(left, 0))[0], seen[-500:]
             seen += os.read(ours, 65536)
         os.write(ours, b"q")
         with contextlib.suppress(OSError):  # Linux says so when the other end is gone
-            while select.select([ours], [], [], 60)[0] and os.read(ours, 65536):
+            while select.select([ours], [], [], PATIENCE)[0] and os.read(ours, 65536):
                 pass
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(PATIENCE)
         os.close(ours)
 
 

@@ -199,7 +199,7 @@ def test_several_files_name_themselves(decode: Decode) -> None:
 def test_standard_input_and_plain_byte_streams(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ds4proto", "decode", "-"]
     done = subprocess.run(
-        command, input=THREE.read_bytes(), capture_output=True, timeout=60, check=False
+        command, input=THREE.read_bytes(), capture_output=True, timeout=300, check=False
     )
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 39
@@ -261,7 +261,7 @@ def test_follow_sees_what_is_appended(tmp_path: Path) -> None:
     growing = tmp_path / "growing.pcap"
     growing.write_bytes(data[:30_000])
     command = [sys.executable, "-m", "ds4proto", "decode", str(growing), "--follow"]
-    command += ["--format", "jsonl", "--until", "60s", "--limit", "36"]
+    command += ["--format", "jsonl", "--until", "600s", "--limit", "36"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first = process.stdout.readline()  # rows come before the file has ended
@@ -278,7 +278,7 @@ def test_ctrl_c_ends_following_and_the_rows_are_kept(tmp_path: Path) -> None:
 
     target = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "ds4proto", "decode", str(THREE), "--follow"]
-    command += ["--until", "60s"]
+    command += ["--until", "600s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
@@ -302,7 +302,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+            command, stdout=writing, stderr=subprocess.PIPE, timeout=300, check=False
         )
     finally:
         os.close(writing)
