@@ -61,6 +61,7 @@ class _Block:
         self.gate, self.up, self.down = (
             take(f"{prefix}ffn_{x}{kind}.weight") for x in ("gate", "up", "down")
         )
+        weights.all_taken(prefix)
 
     def attention(
         self, x: Tensor, cache: _Cache, pos: int, rope: tuple[Tensor, Tensor]
@@ -220,7 +221,12 @@ class DecoderEngine:
     def _rope_tables(self, ctx: int) -> tuple[Tensor, Tensor]:
         c = self.config
         half = torch.arange(0, c.head_dim, 2, dtype=torch.float64) / c.head_dim
-        angles = torch.outer(torch.arange(ctx, dtype=torch.float64), c.rope_base**-half)
+        turns = c.rope_base**-half
+        factors = self.weights.maybe("rope_freqs.weight")  # Llama 3 and later
+        if factors is not None:
+            turns = turns / factors.double().cpu()
+        places = torch.arange(ctx, dtype=torch.float64) / c.rope_scale
+        angles = torch.outer(places, turns)
         return (
             angles.cos().float().to(self._device),
             angles.sin().float().to(self._device),

@@ -15,7 +15,13 @@ ARCHITECTURES: Final = INTERLEAVED | HALVED
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the metadata says of the model."""
+    """What the metadata says of the model.
+
+    Attributes
+    ----------
+    rope_scale : float
+        Positions are divided by it (linear scaling); 1 leaves them.
+    """
 
     arch: str
     n_layers: int
@@ -25,6 +31,7 @@ class Config:
     head_dim: int
     eps: float
     rope_base: float
+    rope_scale: float
     vocab: int
     experts: int
     experts_used: int
@@ -37,7 +44,8 @@ class Config:
         Raises
         ------
         EngineError
-            For an architecture that this engine does not know.
+            For an architecture, or a kind of position, that this engine does not know:
+            it would run and give another text.
         """
         arch = str(meta.get("general.architecture", "?"))
         if arch not in ARCHITECTURES:
@@ -53,15 +61,29 @@ class Config:
             return value
 
         heads, width = int(word("attention.head_count")), int(word("embedding_length"))
+        head_dim = int(word("attention.key_length", width // heads))
+        if int(word("rope.dimension_count", head_dim)) != head_dim:
+            raise EngineError(
+                f"{arch}.rope.dimension_count is {word('rope.dimension_count')}: this"
+                f" engine rotates whole heads of {head_dim} values"
+            )
+        scaling = str(word("rope.scaling.type", "none"))
+        if scaling not in ("none", "linear"):
+            raise EngineError(
+                f"{arch}.rope.scaling.type is {scaling!r}; this engine knows linear"
+                " scaling and rope_freqs.weight"
+            )
+        factor = float(word("rope.scaling.factor", 1.0))
         return Config(
             arch,
             int(word("block_count")),
             width,
             heads,
             int(word("attention.head_count_kv", heads)),
-            int(word("attention.key_length", width // heads)),
+            head_dim,
             float(word("attention.layer_norm_rms_epsilon", 1e-5)),
             float(word("rope.freq_base", 10000.0)),
+            factor if scaling == "linear" and factor > 0 else 1.0,
             vocab,
             int(word("expert_count", 0)),
             int(word("expert_used_count", 0)),

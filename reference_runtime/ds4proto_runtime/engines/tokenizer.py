@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ds4proto_runtime.engines.base import EngineError
 
-_QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_PLAIN: Final = frozenset({"gpt-2", "gpt2", "default"})
+_DIGITS: Final = {"qwen2": "", "llama-bpe": "{1,3}", "llama3": "{1,3}"}
+"""Digits that stand together in a word, by how a file wants its text cut up."""
 
 
 class ReadsText(Protocol):
@@ -29,7 +32,8 @@ class Tokenizer:
     Raises
     ------
     EngineError
-        For a tokenizer model other than ``gpt2``.
+        For a tokenizer model other than ``gpt2``, or a way to cut up text that is not
+        known: it would run and give other ids.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -46,18 +50,25 @@ class Tokenizer:
             tuple(line.split(" ", 1)) for line in metadata["tokenizer.ggml.merges"]
         ]
         ids = {word: index for index, word in enumerate(words)}
-        built = Built(models.BPE(vocab=ids, merges=merges))
         pre = str(metadata.get("tokenizer.ggml.pre", "gpt-2"))
+        whole = pre in ("llama-bpe", "llama3")  # a word of the vocabulary stays whole
+        built = Built(models.BPE(vocab=ids, merges=merges, ignore_merges=whole))
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         if pre == "smollm":
             digits = pre_tokenizers.Digits(individual_digits=True)
             built.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
-        elif pre.startswith("qwen"):
-            split = pre_tokenizers.Split(Regex(_QWEN), "isolated")
+        elif pre in _DIGITS:
+            words_of = Regex(_WORDS.format(digits=_DIGITS[pre]))
+            split = pre_tokenizers.Split(words_of, "isolated")
             plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
             built.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
-        else:
+        elif pre in _PLAIN:
             built.pre_tokenizer = level
+        else:
+            known = ", ".join(sorted({*_PLAIN, *_DIGITS, "smollm"}))
+            raise EngineError(
+                f"tokenizer.ggml.pre is {pre!r}; this engine cuts up text for {known}"
+            )
         built.decoder = decoders.ByteLevel()
         types = metadata.get("tokenizer.ggml.token_type", ())
         special = [

@@ -42,6 +42,7 @@ class Weights:
             ) from error
         self.path = path
         self._device = device
+        self._taken: set[str] = set()
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.metadata: Mapping[str, Any] = {
             name: field.contents() for name, field in reader.fields.items()
@@ -71,6 +72,7 @@ class Weights:
                 f"{self.path}: tensor {name} is missing; this file does not hold the"
                 " assigned layers"
             )
+        self._taken.add(name)
         values = dequantize(tensor.data, tensor.tensor_type)
         array = np.array(values, np.float32).reshape(tuple(reversed(tensor.shape)))
         return torch.from_numpy(array).to(self._device)
@@ -78,3 +80,18 @@ class Weights:
     def maybe(self, name: str) -> torch.Tensor | None:
         """Return a tensor, or None where the file has none."""
         return self.get(name) if self.has(name) else None
+
+    def all_taken(self, prefix: str) -> None:
+        """Refuse a layer with a tensor that nobody has asked for.
+
+        Raises
+        ------
+        EngineError
+            The model has a part that the engine does not know.
+        """
+        for name in self._tensors:
+            if name.startswith(prefix) and name not in self._taken:
+                raise EngineError(
+                    f"{self.path}: this engine has no use for {name}, so that it would"
+                    " give another text than the model; use a model of a plain family"
+                )
