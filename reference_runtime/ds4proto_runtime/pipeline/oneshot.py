@@ -296,8 +296,9 @@ def _one_prompt(
     # after a replay check nothing is left to prefill
     done.prefill_s = checked_s or done.prefill_s
     if options.save is not None:
-        if done.tokens and not options.local_decode:
-            session.eval(done.tokens[-1])
+        # after a local decode the route is behind; else only the last token is due
+        if done.tokens:
+            session.sync([*ids, *done.tokens])
         session.save(Path(options.save))
     more["hops"] = coordinator.telemetry.rows()
     _report(options, done, tokenizer, more)
