@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from ds4proto_conformance.front import run
 from ds4proto_conformance.mutants import find
 from ds4proto_conformance.peers.codec import session_over
+from ds4proto_conformance.peers.faults import patched
 from ds4proto_conformance.peers.loop import loop_opener
 from ds4proto_conformance.peers.net import PairNet, threaded
 from ds4proto_conformance.registry import Case, all_cases
@@ -20,7 +22,8 @@ from ds4proto_conformance.runner import Runner
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Verdict
 
-from ds4proto.errors import ExitCode
+from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.link import ds4d_work_checks
 from ds4proto.peer import PeerLost
 
 CASES = {
@@ -160,8 +163,6 @@ def test_each_gets_a_clear_verdict(name: str, role: str) -> None:
 
 def test_a_slow_peer_passes_where_time_is_scaled() -> None:
     """One that takes a tenth of a second for each frame is not wrong, only slow."""
-    from dataclasses import replace
-
     fault = replace(find("worker", "none-last"), delay=0.1)
     verdicts = {}
     for scale in (1.0, 1000.0):
@@ -178,6 +179,36 @@ def test_a_slow_peer_passes_where_time_is_scaled() -> None:
     # one of its frames may come in time where we are held up ourselves
     assert verdicts[1.0] in ("timeout", Verdict.FAIL)
     assert verdicts[1000.0] is Verdict.PASS
+
+
+def test_a_worker_that_refuses_everything_is_no_lost_peer() -> None:
+    """One that hashes tokens in its own way hears which clause its refusal is of."""
+    fault = replace(
+        find("worker", "none-last"),
+        patch=lambda: patched((ds4d_work_checks, "token_hash", lambda *_: 1)),
+    )
+    runner = Runner(Settings("loop:hash", "worker"), loop_opener(fault))
+    try:
+        with pytest.raises(WrongUsage, match=r"WORK-15.*Next: .*CODEC-HASH-01"):
+            runner.run(case_of("worker"))
+    finally:
+        runner.close()
+
+
+def test_logits_are_held_to_the_vocabulary_that_was_given() -> None:
+    settings = Settings("loop:vocab", "worker", vocab=31)
+    runner = Runner(settings, loop_opener(find("worker", "none-last")))
+    logits = next(c for c in all_cases("worker") if c.id == "worker/result/logits")
+    try:
+        outcome = runner.run(logits)
+    finally:
+        runner.close()
+    assert outcome.verdict is Verdict.FAIL
+    first = outcome.deviations[0]
+    assert (first["clause"], first["expected"]) == (
+        "DS4D-RESULT-26",
+        "payload bytes 124",
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ds4proto.errors import WrongUsage
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4d_result import HIDDEN_STATE, LOGITS
+from ds4proto_conformance.bench import texts
 from ds4proto_conformance.bench.answers import Answer
 from ds4proto_conformance.bench.base import Bench, Connections
 from ds4proto_conformance.bench.work import (
@@ -77,22 +78,26 @@ class WorkerBench(Bench):
             answers = [ModelAnswers(told.hidden_values, told.vocab)]
         else:
             answers = candidates(self.facts.model_id, self.facts.model_name, told.model)
-        texts = []
+        tried, last = [], None
         for answer in answers:
             self.facts.hidden_values = answer.hidden_values
             self.facts.vocab = told.vocab or answer.vocab
             found = self.work().seen
             if isinstance(found, Frame) and not found.values.get("status"):
-                if found["result_kind"] == LOGITS:
+                if found["result_kind"] == LOGITS and told.vocab is None:
                     self.facts.vocab = len(found["payload"]) // 4
                 self.end()
                 return
-            texts.append(f"{answer.hidden_values} values a token: {found}")
+            tried.append(f"{answer.hidden_values} values a token: {found}")
+            last = found
+        seen = "; ".join(tried)
+        if isinstance(last, Frame):
+            raise WrongUsage(_unserved(seen, last))
         raise PeerLost(
             "closed",
             phase="asked to serve one token, to learn the width of its hidden state",
             address=self.settings.peer,
-            reason="; ".join(texts) + ". Give --hidden-values, --vocab or --model FILE",
+            reason=seen + ". Give --hidden-values, --vocab or --model FILE",
         )
 
     def meet(self) -> Wire:
@@ -343,6 +348,22 @@ class WorkerBench(Bench):
         wire = self.dial("after the case")
         self.work(wire=wire).served("DS4D-WORK-45")
         wire.close()
+
+
+def _unserved(seen: str, last: Frame) -> str:
+    """Say why no case can run where a worker refuses the plainest WORK."""
+    clause = texts.owner(last.message)
+    if clause in (None, "DS4D-WORK-18"):
+        next_step = "give --hidden-values, --vocab or --model FILE"
+    else:
+        seen += f" ({clause})"
+        next_step = f"ds4proto spec show {clause} says when that is due"
+        if "hash" in last.message:
+            next_step += "; DS4D tokens are hashed by CODEC-HASH-01 to CODEC-HASH-03"
+    return (
+        "no case can run: expected the worker to serve one token in a new session,"
+        f" found a refusal: {seen}. Next: {next_step}"
+    )
 
 
 def _extend(tokens: Sequence[int], before: int) -> int:
