@@ -13,6 +13,9 @@ cases.
     def a_header_has_three_words() -> None:
         assert ...
 
+Modules called ``recorded_*`` hold proofs on recordings of real builds
+(``recordings.py``): the fault is in the recording, and the index says so.
+
 One function may show several clauses: one decorator, and one fault, for each. The
 index that ``ds4proto spec coverage`` reads is package data:
 ``python -m tests.spec.proving`` writes it, and a test compares it.
@@ -50,6 +53,11 @@ class Proof:
         module = self.check.__module__.rpartition(".")[2]
         return f"{module}.{self.check.__name__}"
 
+    @property
+    def recorded(self) -> bool:
+        """Whether recordings of real builds show the clause, not our own code."""
+        return self.name.startswith("recorded_")
+
     def broken(self) -> AbstractContextManager[Any]:
         """Return the context in which the fault is planted."""
         fault = self.fault
@@ -84,7 +92,8 @@ def index() -> str:
     """Return the text of the index."""
     found: dict[str, list[str]] = {}
     for entry in all_proofs():
-        what = f"check {entry.name}, caught: {entry.fault_words}"
+        kind = "recording" if entry.recorded else "check"
+        what = f"{kind} {entry.name}, caught: {entry.fault_words}"
         found.setdefault(entry.clause, []).append(what)
     rows = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
     return "{\n" + ",\n".join(rows) + "\n}\n"

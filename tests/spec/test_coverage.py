@@ -101,6 +101,19 @@ def test_proofs_count_as_the_index_says() -> None:
         assert set(what) <= set(found.by_clause[clause])
 
 
+def test_what_rests_on_our_own_code_alone_is_told() -> None:
+    found = gather()
+    own = found.own_code_only
+    assert f"Behind {len(own)} stand checks of this package's own code" in (
+        found.sentence()
+    )
+    assert found.as_dict()["own_code_only"] == list(own)
+    assert "DS4D-SNAP-06" in own  # a proof alone
+    assert "DS4D-WORKER-08" not in own  # a recording beside it
+    assert "CODEC-E4M3-05" not in own  # vectors
+    assert "DS4D-WORK-07" not in own  # a case
+
+
 def test_the_registered_contributors_answer() -> None:
     for contributor in coverage.contributors():
         assert set(contributor()) <= set(clauses.ids())

@@ -18,6 +18,7 @@ from tests.link.ds4t import test_prefill as prefills
 from tests.link.ds4t import test_rules as rules
 from tests.link.ds4t.captured import frames_of
 from tests.link.ds4t.pair import END, HALF, PROMPT, START, Pair, meet, opened, three
+from tests.link.ds4t.test_refused_prompts import checkpoint
 from tests.spec.removing import without_check
 from tests.spec.tp_showing import altered, shows
 
@@ -150,9 +151,12 @@ def with_images(
 )
 def spans_in_another_order_are_refused() -> None:
     for spans in ([3, 1], [1, 1], [4], [3, 4]):
-        _, events = with_images(*(image(token_start=at) for at in spans))
-        *_, failure = events
-        assert isinstance(failure, PairFailed)
+        pair, _ = with_images(*(image(token_start=at) for at in spans))
+        # the refusal stands between the checkpoints START and END of the sync
+        for seq, point, code in ((1, say.START, 0), (2, say.END, 1)):
+            pair.worker.receive_data(checkpoint(seq, point, code, 4), 0.0)
+        *_, failure = [None, *pair.worker.events()]
+        assert isinstance(failure, PairFailed), spans
         assert failure.problem.clause == "DS4T-MM-07"
     _, (command,) = with_images(image(token_start=1), image(token_start=2))
     assert isinstance(command, say.RunSync)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 from unittest.mock import patch
 
-from ds4proto.link import ds4t_hello
+from ds4proto.link import ds4t_gate_headers, ds4t_hello
 from ds4proto.link.ds4t_hello import HelloExchange
+from ds4proto.link.gate_form import Due, Header
 from ds4proto.preflight import rules, rules_tp
 from ds4proto.schema import recognise, registry, signs
+from ds4proto.schema.ds4t_gates import BULK_TAG
 from ds4proto.schema.recognise import dialect_candidates
 from tests.link import test_ds4t_control as observers
 from tests.link.ds4t.pair import settings
 from tests.link.ds4t.test_hello import outcome
+from tests.link.test_gate_dialects import rdma_pair
 from tests.preflight.plans import PAIR, checks
 from tests.schema import test_dialects as dialects
 from tests.spec.runs_ds4t import judged
 from tests.spec.tp_showing import altered, shows
+
+LAYERS = 4
 
 
 def only(*kinds: str) -> Any:
@@ -198,3 +204,44 @@ def equal_version_numbers_are_not_enough() -> None:
         if one == "v14":
             text = PAIR[::-1].replace('"41v"'[::1], f'"{other[::-1]}"', 1)[::-1]
         assert "build.dialect" in checks(judged(text), "error")
+
+
+@shows(
+    (
+        "DS4B-BULK-11",
+        "a layer behind the last one is refused",
+        altered(
+            Due,
+            "fits",
+            lambda own, machine, header, pair, **more: (
+                header.layer < LAYERS and own(machine, header, pair, **more)
+            ),
+        ),
+    )
+)
+def the_prediction_block_has_the_layer_behind_the_last() -> None:
+    pair, _ = rdma_pair("v7", n_layer=LAYERS, gates_per_token=2 * LAYERS)
+    due = Due()
+    for layer, fits in ((LAYERS - 1, True), (LAYERS, True), (LAYERS + 1, False)):
+        header = Header("DS4B.GATE_BULK", layer, BULK_TAG, 1, None)
+        assert due.fits(header, pair) is fits, layer
+
+
+@shows(
+    (
+        "DS4T-GATE-15",
+        "16 bytes as upstream has them",
+        altered(
+            ds4t_gate_headers,
+            "read_gate_header",
+            lambda own, data, dialect: own(data, dialect.removesuffix("-odinlink")),
+        ),
+    )
+)
+def the_odinlink_header_has_a_byte_count_at_16() -> None:
+    data = struct.pack("<IHHQQ", 0x44533454, 7, 1, 9, 4096)
+    found = ds4t_gate_headers.read_gate_header(data, "v14-odinlink")
+    assert found is not None
+    assert (found.shape, found.layer, found.third, found.seq) == ("row", 7, 1, 9)
+    assert (found.nbytes, found.size) == (4096, 24)
+    assert ds4t_gate_headers.read_gate_header(data[:23], "v14-odinlink") is None
