@@ -83,7 +83,7 @@ class Rig:
             model=model,
             limits=DEFAULT,
             route_lock=nullcontext(),
-            door=SimpleNamespace(route=lambda: route),
+            door=SimpleNamespace(route=lambda: route, wait=lambda _s: route),
             sockets=SimpleNamespace(send_s=60.0),
         )
         self.session = PipelineSession(owner, seed=1)

@@ -28,7 +28,13 @@ from tests.link.ds4t import gates
 from tests.link.ds4t.pair import PROMPT, opened, settings, synced
 from tests.runtime.tp import test_bringup as bringups
 from tests.runtime.tp.rig import options, pair
-from tests.spec.proofs.tp_life import QUIET, SHAPE, Lead, worker_settings
+from tests.spec.proofs.tp_life import (
+    PATIENCE,
+    QUIET,
+    SHAPE,
+    Lead,
+    worker_settings,
+)
 from tests.spec.removing import without_check
 from tests.spec.tp_showing import altered, shows
 
@@ -146,15 +152,22 @@ class Door:
         self.found: list[Any] = []
         self.door = LeaderDoor("127.0.0.1", 0, here, hello_seconds=30.0,
                                say=self.log.append)  # fmt: skip
-        self.agreed = threading.Event()
+        self.agreed, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
         await_data = self.door._data
-        self.door._data = lambda *more: (self.agreed.set(), await_data(*more))[1]
+
+        def data(*more: Any) -> Any:
+            self.agreed.set()
+            self.go_on.wait(PATIENCE)
+            return await_data(*more)
+
+        self.door._data = data
         self.thread = threading.Thread(target=self._wait, daemon=True)
         self.socks: list[socket.socket] = []
 
     def _wait(self) -> None:
         try:
-            self.found.append(self.door.wait(bringup.monotonic() + 20.0))
+            self.found.append(self.door.wait(bringup.monotonic() + PATIENCE))
         except BaseException as error:
             self.found.append(error)
             self.door.close()  # as a process that ends
@@ -164,15 +177,16 @@ class Door:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.go_on.set()
         for sock in self.socks:
             sock.close()
-        self.thread.join(30.0)
+        self.thread.join(2 * PATIENCE)
         for one in self.found:
             if not isinstance(one, BaseException):
                 one.close()
         self.door.close()
 
-    def dial(self, first: bytes = b"", seconds: float = 10.0) -> socket.socket:
+    def dial(self, first: bytes = b"", seconds: float = PATIENCE) -> socket.socket:
         """Connect and say something."""
         sock = socket.create_connection(self.door.address, seconds)
         self.socks.append(sock)
@@ -192,8 +206,8 @@ def a_silent_client_does_not_keep_the_worker_out() -> None:
         silent = one.dial()
         assert len(silent.recv(88, socket.MSG_WAITALL)) == 88  # a leader writes first
         found = join_leader(
-            *one.door.address, worker_settings(), dial_seconds=5.0, hello_seconds=10.0,
-            say=QUIET,
+            *one.door.address, worker_settings(), dial_seconds=PATIENCE,
+            hello_seconds=PATIENCE, say=QUIET,
         )  # fmt: skip
         found.close()
 
@@ -236,18 +250,20 @@ def a_stranger_is_no_data_connection() -> None:
             return far if sock.getpeername()[1] in known else str(own(sock))
 
         with patch.object(bringup, "origin_of", origin), Door() as one:
+            one.go_on.clear()
             control = one.dial(bringups._hello())
             assert len(control.recv(88, socket.MSG_WAITALL)) == 88
             stranger = socket.socket()
             one.socks.append(stranger)
             stranger.bind(("127.0.0.1", 0))
             strange.add(stranger.getsockname()[1])
-            assert one.agreed.wait(30.0)
+            assert one.agreed.wait(PATIENCE)
             stranger.connect(one.door.address)
             stranger.sendall(words)
+            one.go_on.set()  # only now: a leader takes who is silent for a moment
             assert closed(one, stranger), one.log
             one.dial()
-            one.thread.join(30.0)
+            one.thread.join(PATIENCE)
             assert not isinstance(one.found[0], BaseException), one.found
 
 
@@ -296,11 +312,11 @@ def a_worker_says_that_the_leader_waits_elsewhere() -> None:
     try:
         with pytest.raises(Ds4ProtoError) as caught:
             join_leader(
-                *lead.server.getsockname(), wish, dial_seconds=5.0, say=QUIET
+                *lead.server.getsockname(), wish, dial_seconds=PATIENCE, say=QUIET
             )  # fmt: skip
     finally:
         socket.create_connection(lead.server.getsockname(), 5.0).close()
-        lead.thread.join(20.0)
+        lead.thread.join(PATIENCE)
         lead.server.close()
         for sock in lead.socks:
             sock.close()

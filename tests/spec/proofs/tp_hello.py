@@ -119,7 +119,7 @@ def a_reset_during_the_hello_is_its_end() -> None:
 )
 def a_rank_whose_hello_fails_exits_with_another_status_than_0() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(20.0)
+    listener.settimeout(60.0)
     port = listener.getsockname()[1]
 
     def leader() -> None:
@@ -141,7 +141,7 @@ def a_rank_whose_hello_fails_exits_with_another_status_than_0() -> None:
             )
     finally:
         listener.close()
-        thread.join(20.0)
+        thread.join(60.0)
     assert status == ExitCode.FAILED
 
 

@@ -19,14 +19,16 @@ from ds4proto_runtime.tp.options import parse_options
 from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 
 from ds4proto.errors import Ds4ProtoError, WrongUsage
+from ds4proto.link.ds4t_limits import GateLimits
 from ds4proto.peer import connect
-from ds4proto.peer.connect import Listener, ds4t_dial
+from ds4proto.peer.connect import Listener, ds4t_dial, free_ports
 from tests.link.ds4t import gates
 from tests.link.ds4t.pair import settings
-from tests.runtime.tp.rig import free_port, options, pair, toy
+from tests.runtime.tp.rig import options, pair, toy
 from tests.spec.tp_showing import altered, ruled, shows
 
 SHAPE = ToyShape()
+PATIENCE = 60.0
 QUIET: Callable[[str], None] = lambda _: None  # noqa: E731
 
 
@@ -40,7 +42,7 @@ class Lead:
 
     def __init__(self) -> None:
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.server.settimeout(20.0)
+        self.server.settimeout(PATIENCE)
         self.early = self.later = False
         self.spoke = b""
         self.problem: BaseException | None = None
@@ -68,14 +70,14 @@ class Lead:
         try:
             found = join_leader(
                 *self.server.getsockname(), worker_settings(),
-                dial_seconds=5.0, hello_seconds=10.0, say=QUIET,
+                dial_seconds=PATIENCE, hello_seconds=PATIENCE, say=QUIET,
             )  # fmt: skip
-            self.thread.join(20.0)
+            self.thread.join(PATIENCE)
             assert self.problem is None, self.problem
             self.later = bool(select.select([self.server], [], [], 0)[0])
             self.spoke = callers.peek(self.socks[1]) or b""
         finally:
-            self.thread.join(20.0)
+            self.thread.join(PATIENCE)
             self.server.close()
             for sock in self.socks:
                 sock.close()
@@ -130,7 +132,7 @@ def listens_first(own: Any, wish: Any) -> Any:
     )
 )
 def a_leader_loads_its_model_before_it_listens() -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     seen: list[bool] = []
 
     def load(*_: Any) -> Any:
@@ -185,13 +187,17 @@ def left_open() -> Iterator[None]:
 )
 def a_pair_that_is_up() -> None:
     asked: list[int | None] = []
+    limits = GateLimits(idle=30.0, total=50.0, bulk_total=50.0)
     own = callers.set_buffers
 
     def noted(sock: socket.socket, size: int | None) -> None:
         asked.append(size)
         own(sock, size)
 
-    with patch.object(callers, "set_buffers", noted), pair(toy(SHAPE)) as found:
+    with (
+        patch.object(callers, "set_buffers", noted),
+        pair(toy(SHAPE), options(gates=limits)) as found,
+    ):
         with socket.socket() as late:
             late.settimeout(5.0)
             assert late.connect_ex(found.leader.address) != 0
@@ -202,8 +208,8 @@ def a_pair_that_is_up() -> None:
                 flag = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 assert flag
     assert asked == [4 << 20] * 4
-    assert "ds4-tp: worker connected, transport=tcp gate-timeout=10000ms" in found.log
-    assert "ds4-tp: leader connected, transport=tcp gate-timeout=10000ms" in found.log
+    assert "ds4-tp: worker connected, transport=tcp gate-timeout=30000ms" in found.log
+    assert "ds4-tp: leader connected, transport=tcp gate-timeout=30000ms" in found.log
 
 
 def delayed(sock: socket.socket) -> socket.socket:
@@ -256,7 +262,7 @@ def a_worker_dials_again_until_its_time_is_up() -> None:
             del seconds
             return poller.poll(1000)
 
-    port = free_port()
+    (port,) = free_ports(1)
     for seconds, tries in ((1.0, 5), (0.0, 0)):
         slept.clear()
         own = bringup.dial

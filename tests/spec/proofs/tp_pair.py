@@ -41,10 +41,10 @@ VEC = 4 * V4.n_embd
 
 
 def options(**words: Any) -> TpOptions:
-    """Limits that a busy machine keeps, and a rank that went astray soon meets."""
+    """Limits that a busy machine keeps."""
     return rig.options(
-        gates=GateLimits(idle=5.0, total=10.0, bulk_total=10.0),
-        **{"control": ControlLimits(stall=5.0, answer=5.0, verdict=5.0), **words},
+        gates=GateLimits(idle=40.0, total=50.0, bulk_total=50.0),
+        **{"control": ControlLimits(stall=40.0, answer=50.0, verdict=50.0), **words},
     )
 
 
