@@ -258,7 +258,9 @@ def _generate(
     tokenizer: Any,
     prompts: list[list[int]],
 ) -> None:
+    from ds4proto_runtime.pipeline.generation import Sampler
     from ds4proto_runtime.tp.generate import (
+        Rates,
         Stream,
         load_tokens,
         run_streams,
@@ -275,18 +277,26 @@ def _generate(
     batch_from = options.batch_from or default
     eos = getattr(tokenizer, "eos", None)
     done: list[Stream] = []
+    rates = Rates()
     width = options.batched_session
     for at in range(0, len(prompts), width):
         streams = []
-        for prompt in prompts[at : at + width]:
+        for number, prompt in enumerate(prompts[at : at + width], at):
             known = leader.create(options.ctx)
+            started = perf_counter()
             logits = leader.sync(known, prompt)
+            rates.prefilled(len(prompt), perf_counter() - started)
             left = min(options.n_predict, options.ctx - len(prompt))
-            streams.append(Stream(known, list(prompt), logits, left))
+            # a seed of its own: the same text whatever runs beside it
+            pick = Sampler(options.temp, options.seed + number).pick
+            streams.append(Stream(known, list(prompt), logits, left, pick=pick))
+        started = perf_counter()
         if options.draft and len(streams) == 1:
             speculate(leader, streams[0], options.draft, options.ctx, eos)
         else:
             run_streams(leader, streams, batch_from if env.session_batch else None, eos)
+        steps = sum(max(0, len(stream.made) - 1) for stream in streams)
+        rates.decoded(steps, perf_counter() - started)
         for stream in streams:
             leader.destroy(stream.known)
         done += streams
@@ -295,9 +305,12 @@ def _generate(
     for stream in done:
         text = tokenizer.decode(stream.made)
         if options.as_json:
-            print(json.dumps({"tokens": stream.made, "text": text}), flush=True)
+            found = {"tokens": stream.made, "text": text, **rates.figures()}
+            print(json.dumps(found), flush=True)
         else:
             print(text, flush=True)
+    for line in rates.lines():
+        log_line(f"ds4-tp: {line}")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -45,6 +45,8 @@ class Stream:
     left : int
         Tokens still to generate.
     made : list of int
+    pick : callable
+        Takes logits, returns a token; default: the greatest.
     """
 
     known: int
@@ -52,14 +54,56 @@ class Stream:
     logits: F32
     left: int
     made: list[int] = field(default_factory=list)
+    pick: Callable[[F32], int] = lambda logits: int(np.argmax(logits))
 
     def take(self) -> int:
-        """Return the best token and note it."""
-        token = int(np.argmax(self.logits))
+        """Return the next token and note it."""
+        token = self.pick(self.logits)
         self.tokens.append(token)
         self.made.append(token)
         self.left -= 1
         return token
+
+
+@dataclass(slots=True)
+class Rates:
+    """Tokens and seconds of both phases, all sessions together."""
+
+    prompt: int = 0
+    prompt_s: float = 0.0
+    steps: int = 0
+    steps_s: float = 0.0
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """Note one prefill."""
+        self.prompt += tokens
+        self.prompt_s += seconds
+
+    def decoded(self, steps: int, seconds: float) -> None:
+        """Note some decode steps; the first token of a text costs none."""
+        self.steps += steps
+        self.steps_s += seconds
+
+    def figures(self) -> dict[str, float]:
+        """Return tokens a second of both phases, for JSON."""
+        return {
+            "prefill_tokens_per_s": _rate(self.prompt, self.prompt_s),
+            "decode_tokens_per_s": _rate(self.steps, self.steps_s),
+        }
+
+    def lines(self) -> list[str]:
+        """Return them as lines to print."""
+        prefill, decode = self.figures().values()
+        return [
+            f"prefill: {self.prompt} tokens in {self.prompt_s:.2f} s,"
+            f" {prefill:.1f} tokens/s",
+            f"decode: {self.steps} steps in {self.steps_s:.2f} s,"
+            f" {decode:.1f} tokens/s",
+        ]
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0
 
 
 def decode_round(
@@ -82,7 +126,7 @@ def decode_round(
 def run_streams(
     pair: Pair, streams: Sequence[Stream], batch_from: int | None, eos: int | None
 ) -> None:
-    """Generate greedily in all streams until each has what it wants."""
+    """Generate in all streams until each has what it wants."""
     ready = [s for s in streams if s.left > 0]
     while ready:
         items = [(s.known, s.take()) for s in ready]

@@ -40,6 +40,8 @@ class TpRunOptions:
     prompt: str | None = None
     prompt_file: str | None = None
     n_predict: int = 32
+    temp: float = 0.0
+    seed: int = 1
     script: str | None = None
     draft: int = 0
     batched_session: int = 1
@@ -70,6 +72,16 @@ def _number(option: str, words: str, low: int = 0, high: int = INT_MAX) -> int:
     if not words.isdecimal() or not low <= int(words) <= high:
         raise WrongUsage(f"invalid value for {option}: {words} (from {low} to {high})")
     return int(words)
+
+
+def _real(option: str, words: str) -> float:
+    try:
+        value = float(words)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise WrongUsage(f"invalid value for {option}: {words} (0 or more)")
+    return value
 
 
 def _positive(option: str, words: str) -> int:
@@ -159,6 +171,8 @@ VALUES: Final[dict[str, tuple[str, Any]]] = {
     "--prompt-file": ("prompt_file", _word),
     "--tokens": ("n_predict", _number),
     "-n": ("n_predict", _number),
+    "--temp": ("temp", _real),
+    "--seed": ("seed", _number),
     "--script": ("script", _word),
     "--draft": ("draft", lambda o, w: _number(o, w, 0, 16)),
     "--batched-session": ("batched_session", _positive),
@@ -236,6 +250,8 @@ def _address(option: str, words: Iterator[str]) -> tuple[str, int]:
 
 
 def _cross_check(options: TpRunOptions) -> None:
+    if options.temp and options.draft:
+        raise WrongUsage("--draft checks the greatest logit: give --temp 0 with it")
     if options.role is None:
         raise WrongUsage(text_of("DS4T-OPT-01"))
     if options.role == "coordinator":
@@ -272,7 +288,7 @@ Connection:
 Model and text:
   --engine toy|decoder|deepseek_v4, -m FILE, --device cpu|cuda
   --toy NAME=N,...           shape of the toy model, n_layer=4,n_embd=64 for instance
-  -p TEXT, --prompt-file FILE, -n N, --ctx N
+  -p TEXT, --prompt-file FILE, -n N, --ctx N, --temp F, --seed N, --json
   --batched-session N        N prompts (lines of the file) side by side
   --batch-from N             EVAL_BATCH from N ready sessions up, fewer run in order
                              (default 2; V4.1: {V41_BATCH})
