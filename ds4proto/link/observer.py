@@ -259,11 +259,11 @@ def _is_row_gate(view: memoryview, *, complete: bool) -> bool:
         return False
     if not 0 < header.seq < _FAR:
         return False
-    if not complete:
-        return True
+    if _is_hello(view[at:]):
+        return False
     version = header.layer | header.word << _HALF
     known = {entry.version for entry in dialects_of("DS4T")}
-    return version not in known and not _is_hello(view)
+    return not complete or version not in known
 
 
 def _is_hello(view: memoryview) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ds4proto.link.events import FrameReceived, Skipped, Violation
+from ds4proto.link.events import BEGAN_LATE, FrameReceived, Skipped, Violation
 from ds4proto.link.observer import StreamObserver
 from ds4proto.pcap.types import Endpoint
 from ds4proto.schema import frame_of_code, header_of, read
@@ -134,7 +134,7 @@ class RowMaker:
 
     def before_first(self, observer: StreamObserver) -> Iterator[FrameRow]:
         """Yield rows for what lies before the point where decoding begins."""
-        reason = "before the first header"
+        reason = BEGAN_LATE
         for direction in DIRECTIONS:
             length = self.base[direction]
             if not length:

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import BinaryIO, NamedTuple
 
 from ds4proto.pcap import CaptureError, CaptureReader, PcapngWriter
+from ds4proto.trace.rows import plain
 
 __all__ = ["Merged", "merge"]
 
@@ -84,7 +85,7 @@ def merge(
         *sources, key=lambda one: one[:2]
     ):
         place = (number, linktype)
-        name = Path(names[place[0]]).name
+        name = plain(Path(names[place[0]]).name)
         if writer is None:
             writer = PcapngWriter(target, linktype=place[1], interface_name=name)
             known[place] = 0

@@ -27,7 +27,7 @@ class FrameRow(msgspec.Struct, frozen=True):
     run : int
         Number of the run, from 1; 0 where the stream belongs to none.
     stream : int
-        Number of the TCP connection, from 0, in order of appearance.
+        Number of the TCP connection, from 1, in order of appearance.
     direction : {"a>b", "b>a"}
         ``a`` dialled, ``b`` accepted.
     protocol, dialect, type : str

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from ds4proto.link.ds4t_hello_reader import names_role
 from ds4proto.link.events import Event
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.link.observer import FIRST_BYTES, StreamObserver, open_observer
@@ -134,7 +135,7 @@ class Watch:
             if stats.ab.rst or stats.ba.rst:
                 found.append("reset, 0 bytes" if stats.ba.syn else "refused")
             else:
-                answered = stats.ba.syn or not stats.syn_seen
+                answered = stats.ba.segments or not stats.syn_seen
                 found.append("connected, 0 bytes" if answered else "never answered")
         return found
 
@@ -226,10 +227,15 @@ class Watch:
         if not self._held:
             return
         yield from self._on_open(self)
-        whole = not self._late or any(map(_begins, self._heads.values()))
-        if whole or self._table.pair_for(self.b) is not None:
+        begun = [_begins(head) for head in self._heads.values()]
+        some = not self._late or any(begun)
+        # DS4D says in each header what it is; a DS4T direction begins with its hello
+        pair = {protocol_of(head) for head in self._heads.values()} & {"DS4T"}
+        both = len(begun) == len(DIRECTIONS) and all(begun)
+        whole = some and (not self._late or not pair or both)
+        if some or self._table.pair_for(self.b) is not None:
             self._open(self._heads, complete=whole)
-        if self.observer is None and whole and self._table.is_listener(self.b):
+        if self.observer is None and some and self._table.is_listener(self.b):
             # Who dials a peer of a run and shows no magic breaks its first rule.
             self._open({"a>b": to_bytes(ERROR, {"text": ""}, dialect="upstream")})
             self._table.any_run(self.number, self.b, "DS4D", "control")
@@ -373,4 +379,5 @@ def _begins(head: bytes) -> bool:
     protocol = protocol_of(head)
     if protocol != "DS4T":
         return protocol is not None and protocol.startswith("DS4D")
-    return len(head) in _HELLO_SIZES or hello_size(memoryview(head)) is not None
+    sized = len(head) in _HELLO_SIZES or hello_size(memoryview(head)) is not None
+    return sized and names_role(head)

@@ -64,6 +64,9 @@ class DirectionStats:
         any plausible window.
     not_captured_bytes, lost_bytes : int
         Bytes in gaps of either reason.
+    unseen_end_bytes : int
+        Behind the last byte seen, as the other side's acknowledgements say; not in
+        any gap, since some captures have made-up acknowledgements.
     retransmissions, overlaps, conflicts : int
         Segments with no new byte; with old and new bytes; old bytes that differ
         from the first copy.
@@ -89,6 +92,7 @@ class DirectionStats:
     discarded_bytes: int = 0
     not_captured_bytes: int = 0
     lost_bytes: int = 0
+    unseen_end_bytes: int = 0
     retransmissions: int = 0
     overlaps: int = 0
     conflicts: int = 0

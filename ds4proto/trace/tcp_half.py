@@ -280,6 +280,16 @@ class Half:
             self._skip(first.offset, first.packet, first.time_ns)
         self._recent.clear()
 
+    def count_unseen_end(self) -> None:
+        """Count last bytes that the peer acknowledges and the capture does not hold.
+
+        An acknowledgement counts a FIN as one more; one that was not captured can not
+        be told from a last byte, so that a single one is let pass.
+        """
+        if self.started and self.peer_ack is not None and self.fin_at is None:
+            unseen = signed(self.peer_ack - self.next_seq) - 1
+            self.stats.unseen_end_bytes = unseen if 0 < unseen <= WINDOW else 0
+
     def forget(self, serial: int) -> None:
         """Let go of delivered bytes of batch `serial` and older."""
         recent = self._recent

@@ -135,6 +135,7 @@ class Stream:
         """Flush both directions and report the end, if there was a beginning."""
         for half in self.halves:
             half.flush()
+            half.count_unseen_end()
         if self.opened:
             self._context.emit(End(self.number, self.stats()))
 

@@ -34,6 +34,7 @@ class Breach:
     row: FrameRow
     problem: Problem
     count: int = 1
+    last: tuple[FrameRow, Problem] | None = None
 
 
 class RulesCheck:
@@ -66,6 +67,7 @@ class RulesCheck:
             held = self._breaches.get(key)
             if held is not None:
                 held.count += 1
+                held.last = row, problem
             elif len(self._breaches) < _MOST:
                 self._breaches[key] = Breach(row, problem)
         if row.is_frame or not row.length:
@@ -81,24 +83,27 @@ class RulesCheck:
     def findings(self) -> Iterator[Finding]:
         """Answer by clause, then by connection."""
         for (run, role, clause), breach in self._breaches.items():
-            gate = breach.row.type.startswith("GATE")
-            if gate and self._connections.blind(run):
-                continue  # without the commands nobody knows how long it is
+            self._in_the_clear(run, breach)
             refused = self._refusals.of(run)
             if refused is not None and refused.row is breach.row:
                 continue  # told with the end that followed
+            if self._at_the_end(breach.row):
+                continue
             if clause not in _ELSEWHERE and not self._captured_late(breach):
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
             if self._headers.differing(row.stream):
                 continue  # told together
-            if is_gate(row) and self._connections.blind(row.run):
-                continue
+            pair = self._pairs.runs.get(row.run)
+            if is_gate(row) and (pair is None or not pair.handshake):
+                continue  # without the hellos nobody knows how long it is
             held = self._connections.all.get(row.stream)
             begun = held is None or held.frames or held.ended is not None
             if begun or row.fields.get("frame"):
                 yield self._truncated(row)  # half-open ones are told together
         for (_, reason), (row, nbytes) in self._odd.items():
+            if self._at_the_end(row):
+                continue  # the gate's length shows only in what would follow
             yield Finding(
                 "frame.out-of-step", "severe", "certain",
                 f"{row.src_role} -> {row.dst_role}: {nbytes} bytes are no frame "
@@ -108,6 +113,20 @@ class RulesCheck:
                 "or changed on the way, or another program speaks here",
                 row.run, self._scene.file,
             )  # fmt: skip
+
+    def _in_the_clear(self, run: int, held: Breach) -> None:
+        """Take the last time as the one to show, where a hole may explain the first."""
+        if held.last is not None and self._connections.doubtful(run, held.row.time):
+            held.row, held.problem = held.last
+
+    def _at_the_end(self, row: FrameRow) -> bool:
+        """Tell whether a gate was not over when the capture ended."""
+        if row.protocol != "DS4B" or (row.is_frame and row.type != "GATE_BULK"):
+            return False
+        held = self._connections.all.get(row.stream)
+        if held is None or held.ended is not None:
+            return False
+        return row.time >= held.seen.get(row.direction, 0.0)
 
     def _captured_late(self, held: Breach) -> bool:
         """Tell whether an answer only seems to come out of turn.

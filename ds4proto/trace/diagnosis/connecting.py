@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ds4proto.pcap.types import Endpoint
-from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity, proof
 from ds4proto.trace.diagnosis.gate_headers import is_gate
@@ -73,7 +73,7 @@ class ConnectingCheck:
 
     def _half(self, held: Connection) -> bool:
         """Tell whether a connection to a peer never became a frame of its own."""
-        if held.frames or not held.undecoded or not self._ours(held):
+        if held.frames or held.holes or not held.undecoded or not self._ours(held):
             return False
         return not any(
             row.fields.get("frame") or (row.run and is_gate(row))
@@ -130,8 +130,9 @@ class ConnectingCheck:
             )  # fmt: skip
             return
         if note == "never answered":
+            brief = self._connections.end - first.opened < STALL
             yield Finding(
-                "connect.no-answer", severity,
+                "connect.no-answer", "note" if brief else severity,
                 "certain" if known else "possible",
                 f"{times} from {who} to {listener} {span}: not one packet came back",
                 numbers, evidence,

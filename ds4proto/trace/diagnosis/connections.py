@@ -10,13 +10,24 @@ from ds4proto.pcap.types import Endpoint
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence
 from ds4proto.trace.rows import FrameRow
-from ds4proto.trace.tcp_events import Closed, Data, Opened, StreamEvent, StreamStats
+from ds4proto.trace.tcp_events import (
+    Closed,
+    Data,
+    Direction,
+    Gap,
+    Opened,
+    StreamEvent,
+    StreamStats,
+)
 
-__all__ = ["Close", "Connection", "Connections"]
+__all__ = ["Close", "Connection", "Connections", "Hole"]
 
 _CLOSES: Final = 6
 _SHOWN_UNDECODED: Final = 4
-_HOLES: Final = frozenset({"gap", "not captured"})
+_WAYS: Final[tuple[Direction, Direction]] = ("a>b", "b>a")
+_MOST_HOLES: Final = 256
+TRUST: Final = 32
+"""Whole frames behind a hole from which what follows is judged as if it were not."""
 _KIND: Final = {"fin": "closed", "rst": "reset"}
 
 
@@ -37,6 +48,25 @@ class Close:
 
 
 @dataclass(slots=True)
+class Hole:
+    """Bytes of one direction that the capture lost or left out.
+
+    Attributes
+    ----------
+    begin, end : float
+        Time of the last bytes before it, and of the first ones behind it.
+    until : float
+        When the frames behind it made the connection known again.
+    """
+
+    direction: str
+    begin: float
+    end: float
+    until: float = float("inf")
+    left: int = TRUST
+
+
+@dataclass(slots=True)
 class Connection:
     """One TCP connection.
 
@@ -51,8 +81,14 @@ class Connection:
     frames : int
     undecoded : list of FrameRow
         First few runs of bytes of no frame.
-    holes : dict
-        Direction -> time behind the last bytes that the capture lost or left out.
+    holes : list of Hole
+        What the capture lost or left out; of very many the last ones are joined.
+    seen : dict
+        Direction -> time of its last bytes.
+    begun : bool
+        Whether the capture holds its beginning.
+    trusted : float
+        When so many frames had passed that a beginning without them is of no matter.
     """
 
     stream: int
@@ -67,7 +103,10 @@ class Connection:
     last_frame: dict[str, FrameRow] = field(default_factory=dict)
     frames: int = 0
     undecoded: list[FrameRow] = field(default_factory=list)
-    holes: dict[str, float] = field(default_factory=dict)
+    holes: list[Hole] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
+    begun: bool = False
+    trusted: float = float("inf")
     stats: StreamStats | None = None
     kind: str = ""
     notes: list[str] = field(default_factory=list)
@@ -97,12 +136,16 @@ class Connections:
             held = self.all[event.stream]
             held.nbytes[event.direction] += len(event.data)
             held.last = self._seconds(event.last_time_ns)
+            held.seen[event.direction] = held.last
             self.end = max(self.end, held.last)
+        elif isinstance(event, Gap):
+            self._hole(self.all[event.stream], event)
         elif isinstance(event, Opened):
             time = self._seconds(event.time_ns)
             self.all[event.stream] = Connection(
-                event.stream, event.a, event.b, time, event.packet, event.syn_seen, time
-            )
+                event.stream, event.a, event.b, time, event.packet, event.syn_seen,
+                time, begun=event.syn_seen,
+            )  # fmt: skip
             self.end = max(self.end, time)
         elif isinstance(event, Closed):
             held = self.all[event.stream]
@@ -122,11 +165,35 @@ class Connections:
         if row.is_frame:
             held.last_frame[row.direction] = row
             held.frames += 1
+            held.begun = held.begun or (row.type == "HELLO" and not row.stream_offset)
+            if held.frames == TRUST:
+                held.trusted = row.time
+            self._heal(held, row)
             return
         if row.length and len(held.undecoded) < _SHOWN_UNDECODED:
             held.undecoded.append(row)
-        if row.length and row.fields.get("reason") in _HOLES:
-            held.holes[row.direction] = row.time
+
+    @staticmethod
+    def _heal(held: Connection, row: FrameRow) -> None:
+        """Count a frame behind the last hole."""
+        hole = held.holes[-1] if held.holes else None
+        if hole is None or not hole.left or row.first_time < hole.end:
+            return
+        hole.left -= 1
+        if not hole.left:
+            for one in held.holes:
+                one.until = min(one.until, row.time)
+
+    def _hole(self, held: Connection, gap: Gap) -> None:
+        begin = held.seen.get(gap.direction, held.opened)
+        time = self._seconds(gap.time_ns)
+        if len(held.holes) >= _MOST_HOLES:
+            last = held.holes[-1]
+            last.end, last.until, last.left = time, float("inf"), TRUST
+            if last.direction != gap.direction:
+                last.direction = ""
+            return
+        held.holes.append(Hole(gap.direction, begin, time))
 
     def settle(self) -> None:
         """Learn what the decoder knows at the end."""
@@ -136,15 +203,41 @@ class Connections:
                 continue
             held.stats, held.kind, held.notes = watch.stats, watch.kind, watch.notes
             self.end = max(self.end, watch.last_time)
+            for way in _WAYS:
+                if held.stats is not None and held.stats.of(way).unseen_end_bytes:
+                    begin = held.seen.get(way, held.opened)
+                    held.holes.append(Hole(way, begin, watch.last_time))
         self._by_run.clear()
         for held in self.all.values():
             run = self._scene.run_number(held.stream)
             self._by_run.setdefault(run, []).append(held)
 
-    def hid(self, stream: int, direction: str, since: float) -> bool:
-        """Tell whether a direction has a hole behind a time: nobody knows its bytes."""
+    def hid(
+        self, stream: int, direction: str, since: float, until: float = float("inf")
+    ) -> bool:
+        """Tell whether a direction has a hole within a time: nobody knows its bytes."""
         held = self.all.get(stream)
-        return held is not None and held.holes.get(direction, -1.0) >= since
+        return held is not None and any(
+            hole.end >= since and hole.begin <= until
+            for hole in held.holes if hole.direction in (direction, "")
+        )  # fmt: skip
+
+    def holed(self, run: int) -> bool:
+        """Tell whether the capture lost bytes of a run, or began inside it."""
+        return any(held.holes or not held.begun for held in self.of_run(run))
+
+    def doubtful(self, run: int, time: float) -> bool:
+        """Tell whether what a run's frames said before a time is not all known.
+
+        What follows from earlier frames (whose turn it is, how long a gate is) is not
+        known behind a hole in any of its connections, until enough frames have passed
+        there.
+        """
+        return any(
+            hole.begin <= time <= hole.until
+            for held in self.of_run(run)
+            for hole in held.holes
+        ) or any(not held.begun and time <= held.trusted for held in self.of_run(run))
 
     def blind(self, run: int) -> bool:
         """Tell whether a run has a direction that ends in a hole.
@@ -152,9 +245,9 @@ class Connections:
         Without its commands a pair's schedule is unknown, and so is how it ended.
         """
         for held in self.of_run(run):
-            for way, time in held.holes.items():
-                last = held.last_frame.get(way)
-                if last is None or last.time <= time:
+            for hole in held.holes:
+                last = held.last_frame.get(hole.direction)
+                if last is None or last.time < hole.end:
                     return True
         return False
 

@@ -17,6 +17,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Severity",
+    "hedged",
     "in_its_wake",
     "in_order",
     "proof",
@@ -134,6 +135,18 @@ def in_its_wake(finding: Finding) -> Finding:
         severity="note",
         sentence=f"in its wake: {finding.sentence}",
         next_step="",
+    )
+
+
+def hedged(finding: Finding) -> Finding:
+    """Return a finding that a hole of the capture may have made, as a note."""
+    return with_fields(
+        finding,
+        severity="note",
+        confidence="possible",
+        sentence=f"{finding.sentence}. The capture began later or lost bytes just "
+        "before, so that this may be its own doing",
+        next_step="record again from the start and without loss",
     )
 
 

@@ -16,7 +16,7 @@ from ds4proto.trace.diagnosis.check import Check, Scene, is_whole
 from ds4proto.trace.diagnosis.connecting import ConnectingCheck
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.cross import cross_findings
-from ds4proto.trace.diagnosis.finding import Finding, in_order
+from ds4proto.trace.diagnosis.finding import Finding, hedged, in_order
 from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.giving_up import GivingUpCheck
 from ds4proto.trace.diagnosis.hops import Pipelines
@@ -45,6 +45,11 @@ from ds4proto.trace.tcp_events import StreamEvent
 __all__ = ["Diagnosis", "Examiner", "diagnose", "examine"]
 
 _STDIN: Final = "-"
+_BY_STATE: Final = (
+    "rule.", "frame.", "end.cut-off", "end.worker-left", "end.no-stop", "stall.inside",
+    "route.stray", "route.request-missing", "tp.", "identity.",
+)  # fmt: skip
+"""Findings that rest on what passed before, or on what did not."""
 
 
 @dataclass(slots=True)
@@ -136,7 +141,20 @@ class Examiner:
     def findings(self) -> list[Finding]:
         """Return the findings, the worst first; call it when all rows have passed."""
         self.connections.settle()
-        return in_order(f for check in self.checks for f in check.findings())
+        found = (f for check in self.checks for f in check.findings())
+        return in_order(map(self._with_holes, found))
+
+    def _with_holes(self, finding: Finding) -> Finding:
+        """Accuse nobody of what the capture's own holes may have made."""
+        if finding.severity == "note" or not finding.code.startswith(_BY_STATE):
+            return finding
+        times = [one.time for one in finding.evidence[:2]]
+        doubtful = any(self.connections.doubtful(finding.run, t) for t in times)
+        pair = self.pairs.runs.get(finding.run)
+        unnamed = pair is not None and not pair.hello  # nor is its dialect known
+        if doubtful or (unnamed and self.connections.holed(finding.run)):
+            return hedged(finding)
+        return finding
 
 
 def examine(

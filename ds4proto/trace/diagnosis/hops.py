@@ -181,8 +181,9 @@ class Pipelines:
         phase.requests += 1
         phase.tokens += int(f["n_tokens"])
         hop.tokens += int(f["n_tokens"])
-        phase.sending.add(row.time - row.first_time)
-        self._bulk(hop, row)
+        if _seen(row):
+            phase.sending.add(row.time - row.first_time)
+            self._bulk(hop, row)
         if hop.open == 0 and hop.last_answer is not None:
             phase.before.add(row.first_time - hop.last_answer)
         if run.lead == row.stream:
@@ -235,11 +236,13 @@ class Pipelines:
             return
         phase = hop.decode if decode else hop.prefill
         hop.result_bytes += row.length
-        self._bulk(hop, row)
+        if _seen(row):
+            self._bulk(hop, row)
         phase.answered += 1
         turnaround = row.first_time - asked.row.time
         phase.turnaround.add(turnaround)
-        phase.receiving.add(row.time - row.first_time)
+        if _seen(row):
+            phase.receiving.add(row.time - row.first_time)
         whole = row.time - asked.row.first_time
         if phase.slowest is None or whole > phase.slowest[0]:
             phase.slowest = (whole, asked.row, row)
@@ -291,3 +294,8 @@ class Pipelines:
             hop.bulk_seconds += seconds
             if hop.bulk_row is None or row.length > hop.bulk_row.length:
                 hop.bulk_row = row
+
+
+def _seen(row: FrameRow) -> bool:
+    """Tell whether all bytes of a frame were, so that it is known how long it took."""
+    return row.payload is None or row.payload.captured is None

@@ -10,7 +10,7 @@ from ds4proto.schema.declare import in_dialect
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_work import WORK
 from ds4proto.schema.ds4t_hello import ROLE_CODES
-from ds4proto.trace.diagnosis.check import Scene
+from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.rows import FrameRow
@@ -248,14 +248,20 @@ class IdentityCheck:
             missing.append(layers_text(at, layers - 1, output=False))
         if not missing:
             return
+        watches = self._scene.decoder.decoder.ended
+        over = max((watch.last_time for watch in watches), default=0.0)
+        brief = over - max(row.time for row in rows) < STALL
         yield Finding(
-            "route.gap", "warning", "likely",
+            "route.gap", "note" if brief else "warning",
+            "possible" if brief else "likely",
             f"no request was sent, and no worker in the capture has layers "
             f"{', '.join(missing)} of {layers}: the coordinator waits for them, unless "
-            "they are its own",
+            "they are its own" + (", or come after the end of the capture"
+                                  if brief else ""),
             {"missing": ", ".join(missing), "layers": layers},
             tuple(proof(row, self._scene.file) for row in rows),
-            "start the worker for those layers", run, self._scene.file,
+            "record longer" if brief else "start the worker for those layers",
+            run, self._scene.file,
         )  # fmt: skip
 
     # -- dialects ---------------------------------------------------------------

@@ -96,7 +96,9 @@ class TpEndingCheck:
         end = gave_up.time if gave_up is not None else self._connections.end
         return [
             row for row in run.open.values()
-            if row.time <= end and not self._connections.hid(
+            if row.time <= end
+            and not self._connections.doubtful(run.number, row.time)
+            and not self._connections.hid(
                 row.stream, "b>a" if row.direction == "a>b" else "a>b", row.first_time
             )
         ]  # fmt: skip

@@ -120,6 +120,8 @@ class TransportCheck:
                 "nothing" if lost else "record with snap length 0",
                 file=self._scene.file,
             )  # fmt: skip
+        if not self._gaps["gap"]:
+            yield from self._inside_frames()
         if self._scene.made_up_packets:
             yield Finding(
                 "unknown.transport", "note", "certain",
@@ -136,6 +138,24 @@ class TransportCheck:
                 yield from self._pauses(held)
                 yield from self._small(held)
                 yield from self._trip(held)
+
+    def _inside_frames(self) -> Iterator[Finding]:
+        """Tell bytes that were lost inside payloads, whose frames are known."""
+        holed = [
+            held for held in self._connections.all.values()
+            if held.frames and any(self._stats(held, way).lost_bytes for way in WAYS)
+        ]  # fmt: skip
+        if not holed:
+            return
+        nbytes = sum(self._stats(h, way).lost_bytes for h in holed for way in WAYS)
+        yield Finding(
+            "unknown.lost", "note", "certain",
+            f"the capture lost {nbytes} bytes that crossed the wire, inside payloads: "
+            "their values cannot be judged, nor how long their frames took",
+            {"bytes": nbytes}, (self._place(holed[0], "a>b"),),
+            "a larger capture buffer (tcpdump -B), or ds4proto proxy, which loses "
+            "nothing", file=self._scene.file,
+        )  # fmt: skip
 
     def _repeats(self, held: Connection) -> Iterator[Finding]:
         for way in WAYS:
@@ -202,8 +222,8 @@ class TransportCheck:
         if stats is None or stats.min_rtt_ns is None:
             return
         trip = stats.min_rtt_ns / 1e9
-        if trip < SLOW_TRIP:
-            return
+        if trip < SLOW_TRIP or held.holes:
+            return  # of what is lost, nobody knows when it passed
         yield Finding(
             "tcp.round-trip", "warning", "certain",
             f"slow link: the shortest round trip from the place of the recording on "
