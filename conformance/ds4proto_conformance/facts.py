@@ -110,10 +110,12 @@ def _of_file(path: str) -> ModelAnswers:
     from ds4proto.errors import Ds4ProtoError
     from ds4proto.model import model_facts
 
-    if not Path(path).is_file():
-        raise WrongUsage(f"--model {path}: no such file; expected a GGUF file")
     try:
+        if not Path(path).is_file():
+            raise WrongUsage(f"--model {path}: no such file; expected a GGUF file")
         facts = model_facts(path)
+    except WrongUsage:
+        raise
     except (Ds4ProtoError, OSError, ValueError) as error:
         raise WrongUsage(f"--model {path}: {error}") from None
     return ModelAnswers(facts.hidden_values, facts.vocabulary)

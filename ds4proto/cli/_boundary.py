@@ -22,7 +22,7 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
-from errno import ENOSPC
+from errno import ELOOP, ENAMETOOLONG, ENOSPC
 from importlib.metadata import PackageNotFoundError, requires
 from io import StringIO, TextIOWrapper
 from typing import Any, Final
@@ -140,7 +140,7 @@ def _explain_system_error(error: OSError, name: str) -> int:
         NotADirectoryError,
         FileExistsError,
     )
-    known = isinstance(error, cannot_open)
+    known = isinstance(error, cannot_open) or error.errno in (ELOOP, ENAMETOOLONG)
     status = ExitCode.NOTHING_RAN if known else ExitCode.FAILED
     return _say(name, f"{os.fsdecode(error.filename)}: {reason}", status)
 

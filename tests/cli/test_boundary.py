@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from errno import ELOOP, ENAMETOOLONG
 
 import click
 import pytest
@@ -49,6 +50,8 @@ def foreign(base: type[Exception], module: str) -> Exception:
         (TimeoutError("too late"), 3, "prog: peer lost: too late\n"),
         (FileNotFoundError(2, "No file", "a.pcap"), 2, "prog: a.pcap: No file\n"),
         (PermissionError(13, "Not yours", "a.pcap"), 2, "prog: a.pcap: Not yours\n"),
+        (OSError(ELOOP, "Loop", "a.pcap"), 2, "prog: a.pcap: Loop\n"),
+        (OSError(ENAMETOOLONG, "Long", "a.pcap"), 2, "prog: a.pcap: Long\n"),
         (OSError(28, "No space left", "a.pcap"), 1, "prog: a.pcap: No space left\n"),
         (OSError(28, "Full"), 1, "prog: the output could not be written: Full\n"),
         (KeyboardInterrupt(), 130, "prog: interrupted\n"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ds4proto_conformance.facts import candidates
 from ds4proto_conformance.front import run
 from ds4proto_conformance.mutants import find
 from ds4proto_conformance.peers.codec import session_over
@@ -243,3 +244,8 @@ def test_nobody_there_is_a_lost_peer() -> None:
     settings = Settings("tcp:127.0.0.1:1", "coordinator", patience=0.2, connect=0.5)
     _, status = run(settings, "smoke")
     assert status is ExitCode.PEER_LOST
+
+
+def test_a_model_that_cannot_be_opened_is_wrong_usage() -> None:
+    with pytest.raises(WrongUsage, match=r"--model x+: .*File name too long"):
+        candidates(0, "stub", "x" * 300)

@@ -57,6 +57,18 @@ def test_a_case_says_what_every_reader_needs(tmp_path: Path, lacking: str) -> No
         read_report(written(tmp_path / "r", HEADER, case, FOOTER))
 
 
+def test_a_file_without_a_line_end_is_read_no_further_than_a_report_goes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r"
+    with path.open("wb") as file:
+        file.truncate(1 << 32)  # a hole
+    with pytest.raises(ReportError, match="line of at most 16 MiB"):
+        read_report(path)
+    with pytest.raises(ReportError, match="more than 16 MiB"):
+        read_expected(path)
+
+
 def test_nesting_without_end_is_no_json(tmp_path: Path) -> None:
     path = tmp_path / "r"
     path.write_text(DEEP)

@@ -12,7 +12,9 @@ import pytest
 
 from ds4proto.cli import run
 from ds4proto.codec.token_hash import TokenHash
+from ds4proto.pcap import CaptureReader
 from ds4proto.testing import captures_dir
+from ds4proto.trace import merge as merging
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.redact import zero_hash
 from ds4proto.trace.rows import FrameRow
@@ -187,6 +189,18 @@ def test_what_is_no_capture_is_named_and_nothing_is_written(
     assert status == 2
     assert f"{text}: not a capture file" in err
     assert not new.exists()
+
+
+def test_a_merge_names_files_whose_names_are_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # not every file system takes such names
+    real = ROOT / "ds4d/a_s2_decode_f32.pcap"
+    monkeypatch.setattr(merging, "CaptureReader", lambda _: CaptureReader(real))
+    new = tmp_path / "new.pcapng"
+    with new.open("wb") as target:
+        merging.merge(["in/odd\udcff.pcap", "two.pcap"], target)
+    assert b"odd\\xff.pcap" in new.read_bytes()
 
 
 def test_a_merge_of_nothing_writes_nothing(trace: Trace, tmp_path: Path) -> None:

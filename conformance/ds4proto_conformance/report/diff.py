@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ds4proto_conformance.report.stream import Report, ReportError
+from ds4proto_conformance.report.stream import MAX_LINE, Report, ReportError
 from ds4proto_conformance.verdicts import Verdict
 
 __all__ = ["changes", "expected_of", "expected_text", "read_expected", "unexpected"]
@@ -48,7 +48,11 @@ def read_expected(path: str | os.PathLike[str]) -> dict[str, str]:
         It is none.
     """
     try:
-        value: Any = json.loads(Path(path).read_text("utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_LINE + 1)
+        if len(text) > MAX_LINE:
+            raise ValueError(f"more than {MAX_LINE >> 20} MiB")
+        value: Any = json.loads(text)
         return {str(k): str(Verdict(v)) for k, v in value["verdicts"].items()}
     except (
         OSError,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TextIO
 
 from ds4proto.errors import Ds4ProtoError, ExitCode
 from ds4proto_conformance.report.shape import fault_of
@@ -101,7 +101,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     report: Report | None = None
     try:
         with Path(path).open(encoding="utf-8") as lines:
-            for number, text in enumerate(lines, 1):
+            for number, text in enumerate(_bounded(lines), 1):
                 line = _line(path, number, text)
                 kind = line.get("kind")
                 if report is None:
@@ -133,9 +133,18 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     return report
 
 
+def _bounded(lines: TextIO) -> Iterator[str]:
+    """Yield lines; one that is too long comes cut, and is refused for its length."""
+    while text := lines.readline(MAX_LINE + 1):
+        yield text
+
+
 def _line(path: str | os.PathLike[str], number: int, text: str) -> dict[str, Any]:
     if len(text) > MAX_LINE:
-        raise ReportError(f"{path}:{number}: a line of {len(text)} bytes")
+        raise ReportError(
+            f"{path}:{number}: expected a line of at most {MAX_LINE >> 20} MiB, found"
+            " more; is this a report?"
+        )
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -160,6 +160,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _loaded(model: str, window: int) -> tuple[Engine, ReadsText, bool, str]:
     import hashlib
 
+    from ds4proto.model import GgufError, read_gguf
     from ds4proto_runtime.engines.decoder import DecoderEngine
     from ds4proto_runtime.engines.tokenizer import Tokenizer
     from ds4proto_runtime.quality.bytes_text import ByteText
@@ -172,6 +173,10 @@ def _loaded(model: str, window: int) -> tuple[Engine, ReadsText, bool, str]:
         tiny = DeepseekV4Engine(tiny_config(), ctx=context, prefill_cap=context)
         return tiny, ByteText(), True, model
     path = Path(model)
+    try:
+        read_gguf(path)
+    except GgufError as error:
+        raise WrongUsage(str(error)) from None
     engine = DecoderEngine(path, ctx=context, prefill_cap=context)
     tokenizer = Tokenizer(engine.weights.metadata)
     size = path.stat().st_size

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from ds4proto_runtime.pipeline.remote_decode import RemoteDecode
 from ds4proto_runtime.pipeline.report import show_hops, show_rates
 from ds4proto_runtime.pipeline.settings import SocketSettings, worker_limits
 from ds4proto_runtime.pipeline.worker import PipelineWorker
+from ds4proto_runtime.text_files import bounded_text
 
 
 def say(line: str) -> None:
@@ -57,7 +59,7 @@ def _prompt(options: RunOptions) -> str:
     if options.prompt is not None and options.prompt_file is not None:
         raise WrongUsage("give -p or --prompt-file, not both")
     if options.prompt_file is not None:
-        return Path(options.prompt_file).read_text("utf-8", "surrogateescape")
+        return bounded_text(options.prompt_file, "surrogateescape")
     if options.prompt is None and options.load is None:
         raise WrongUsage("give a prompt: -p TEXT or --prompt-file FILE")
     return options.prompt or ""
@@ -221,8 +223,11 @@ def _report(
         )
         return
     show_rates(stderr(), done)
+    if more.get("prefill_stages_at_once"):
+        at_once = more["prefill_stages_at_once"]
+        say(f"in the prefill {at_once:.2f} stages computed at once, on average")
     if more.get("hops"):
-        show_hops(stderr(), more["hops"])
+        show_hops(stderr(), more["own"], more["hops"])
     if "handover" in more:
         for line in more["handover"]["lines"]:
             say(line)
@@ -292,7 +297,10 @@ def _one_prompt(
         done = _generate(options, local, ids, tokenizer, engine)
         more["handover"] = local.report(done)
     else:
-        done = _generate(options, OverRoute(session), ids, tokenizer, engine)
+        plain = OverRoute(session, coordinator.telemetry)
+        done = _generate(options, plain, ids, tokenizer, engine)
+        overlap = plain.overlap
+        more["prefill_stages_at_once"] = overlap and round(overlap, 3)
     # after a replay check nothing is left to prefill
     done.prefill_s = checked_s or done.prefill_s
     if options.save is not None:
@@ -300,6 +308,7 @@ def _one_prompt(
         if done.tokens:
             session.sync([*ids, *done.tokens])
         session.save(Path(options.save))
+    more["own"] = asdict(coordinator.telemetry.own)
     more["hops"] = coordinator.telemetry.rows()
     _report(options, done, tokenizer, more)
     return ExitCode.PASSED

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ds4proto.errors import WrongUsage
+from ds4proto_runtime.text_files import bounded_text
 
 WIKI_FILE = (
     "test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302"
@@ -33,7 +34,7 @@ def load_text(source: str) -> str:
         return wikipedia()
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8")
+        return bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(
             f"text {source}: {error}; give a UTF-8 file, or 'wiki' for the articles of"

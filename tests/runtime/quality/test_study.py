@@ -216,6 +216,14 @@ def test_wrong_words_are_told_before_the_model_is_loaded(
     assert says in str(done.exception)
 
 
+def test_what_is_no_model_is_told_with_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"[1]\n")
+    done = CliRunner().invoke(cmd, ["--model", str(path), "--text", __file__])
+    assert isinstance(done.exception, WrongUsage), done.exception
+    assert "magic at byte 0" in str(done.exception)
+
+
 def test_what_crosses_a_boundary_is_counted() -> None:
     place = Boundary()
     before = np.array([[1, -2, 240, 0], [3, 4, -1000, 0]], np.float32)
