@@ -186,7 +186,7 @@ def test_the_loader_needs_the_standard_library_only() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == "[]"
@@ -380,7 +380,7 @@ def test_the_tool_runs_as_a_module() -> None:
         [sys.executable, "-m", "ds4proto.clauses", "check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ def python(*args: str, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

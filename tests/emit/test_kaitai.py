@@ -105,7 +105,7 @@ def test_compiled_descriptions_read_real_bytes(tmp_path: Path) -> None:
     subprocess.run(
         ["node", "-e", COMPILE, str(tmp_path), *files],
         check=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "NODE_PATH": COMPILER},
     )
     pipeline = read_back(tmp_path, "ds4d").Ds4d

@@ -18,7 +18,7 @@ from ds4proto.trace.decoder import decode
 LISTED = {name.name: name for name in field_names()}
 PROTOCOLS = ("ds4d", "ds4t", "ds4b")
 CLAUSE = re.compile(r"[A-Z0-9]+-[A-Z0-9]+-\d{2}")
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 @dataclass

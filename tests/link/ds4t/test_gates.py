@@ -156,12 +156,14 @@ def test_the_hot_path_allocates_nothing_that_stays() -> None:
             machine.received(VEC, 0.0)
 
     run(80)
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    run(8000)
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert after - before < 2000
+    grown = []
+    for _ in range(3):  # a thread that another test left may allocate meanwhile
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        run(8000)
+        grown.append(tracemalloc.get_traced_memory()[0] - before)
+        tracemalloc.stop()
+    assert min(grown) < 2000
 
 
 @pytest.mark.parametrize(
