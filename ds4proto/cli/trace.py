@@ -181,9 +181,14 @@ def merge(
     for name in done.truncated:
         _say("merge", f"{name}: the file ends inside a record; merged up to there")
     if as_json:
-        write_json({"packets": done.packets, "truncated": list(done.truncated)})
+        write_json(
+            {"packets": done.packets, "truncated": list(done.truncated),
+             "redacted": list(done.redacted)}
+        )  # fmt: skip
     else:
         _say("merge", f"{done.packets} packets of {len(files)} files to {output}")
+        if done.redacted:
+            _say("merge", f"{', '.join(done.redacted)}: redacted, and so is {output}")
     return ExitCode.PASSED
 
 

@@ -26,6 +26,7 @@ from ds4proto.trace.pictures.model import FRAMES, Picture, Remark
 from ds4proto.trace.pictures.page import HEADERS_ONLY, PRIVATE, REDACTED, write_page
 from ds4proto.trace.pictures.png import png_folder, write_png
 from ds4proto.trace.pictures.qlog import QlogWriter
+from ds4proto.trace.redact import REDACTED as REDACTED_MARK
 from ds4proto.trace.redact import Redactor, head_size
 from ds4proto.trace.rewriting import rewrite
 from ds4proto.trace.rows import FrameRow
@@ -80,7 +81,7 @@ def safe_source(name: str, privacy: Privacy) -> Iterator[str]:
                     choice=Selection(headers_only=privacy == "headers-only"),
                     change=Redactor(secrets.token_bytes(16)).frame,
                     head=head_size,
-                    comment="redacted for a picture",
+                    comment=REDACTED_MARK,
                 )
         except CaptureError as error:
             raise error.of(name) from None
