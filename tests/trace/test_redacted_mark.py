@@ -63,4 +63,4 @@ def test_a_page_of_a_redacted_run_judges_no_values(tmp_path: Path) -> None:
     page = tmp_path / "run.html"
     status = run(["view", str(OPEN), "--html", str(page), "--redact"])
     assert status == 0
-    assert "the file was redacted: its token ids and values are 0" in page.read_text()
+    assert "The file was redacted: its token ids and values are 0" in page.read_text()
