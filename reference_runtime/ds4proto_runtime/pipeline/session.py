@@ -160,7 +160,8 @@ class PipelineSession:
         owner = self._owner
         started = perf_counter()
         with owner.route_lock:
-            route = self._route()
+            # whether a loss was noticed before the request or in it is a matter of luck
+            route = self._route(owner.rejoin_s)
             hop = route.workers[0].handle if route.workers else None
             try:
                 settings = owner.settings()
@@ -188,6 +189,7 @@ class PipelineSession:
                 log=owner.log,
                 progress=progress,
                 on_sent=owner.telemetry.sent,
+                on_evaluated=owner.telemetry.evaluated,
             ).run()
         if isinstance(done, Failed):
             raise PipelineError(done.text)
@@ -201,9 +203,9 @@ class PipelineSession:
             owner.log(f"decode at {len(self.tokens) - 1}: {seconds * 1e3:.3f} ms")
         return Outcome(self.logits, done.n_tokens, seconds, done.replayed)
 
-    def _route(self) -> Route:
+    def _route(self, wait_s: float = 0.0) -> Route:
         try:
-            return self._owner.door.route()
+            return self._owner.door.wait(wait_s)
         except RouteError as error:
             raise RouteIncomplete(str(error)) from None
 

@@ -75,24 +75,36 @@ class Knocking:
             self._own = []
 
     def read(self) -> Any:
-        """Take what has come; return HelloAgreed, PairFailed or None."""
+        """Take all that has come; return HelloAgreed, PairFailed or None.
+
+        All of it: whoever knocks later must not be greeted, as time goes by, while a
+        worker's hello lies here half read.
+        """
         now = monotonic()
         self.greet()
+        more = True
+        while more:
+            more = self._read_once(now)
+            for event in self.hello.events():
+                if not isinstance(event, Violation):
+                    return event
+        return None
+
+    def _read_once(self, now: float) -> bool:
+        """Read up to the next judgement; return whether more may be there."""
         try:
             wanted = self.hello.wanted
             data = self.sock.recv(wanted) if wanted else b""
-            self.greet(now=bool(data))
-            self.hello.receive_data(data or None, now)
         except (BlockingIOError, InterruptedError):
             due = self.hello.deadline()
             if due is not None and now >= due:
                 self.hello.timeout(now)
+            return False
         except OSError:
-            self.hello.receive_data(None, now)
-        for event in self.hello.events():
-            if not isinstance(event, Violation):
-                return event
-        return None
+            data = b""
+        self.greet(now=bool(data))
+        self.hello.receive_data(data or None, now)
+        return bool(data)
 
 
 def peek(sock: socket.socket) -> bytes | None:

@@ -196,7 +196,7 @@ class TcpGates:
         link = self._link
         wait = int(self._look * 1000 + 0.999)
         while link.sending:
-            link.timeout(monotonic())
+            now = monotonic()
             try:
                 moved = link.receiving and self._try_receive()
             except GateFailed:
@@ -204,6 +204,7 @@ class TcpGates:
                 raise
             before = link.sending
             moved = self._try_send() or moved
+            link.timeout(now)  # only now: this rank may have stood still itself
             if moved or not before:
                 continue
             poller = self._both if link.receiving else self._writing
@@ -230,8 +231,12 @@ class TcpGates:
         link = self._link
         if self.on_quiet is not None:
             self.on_quiet()
-        link.timeout(monotonic())
-        if not ended(self._control):
+        now, due = monotonic(), link.deadline()
+        if due is not None and now >= due:
+            while link.receiving and self._try_receive():
+                pass  # what came while this rank stood still itself
+            link.timeout(now)
+        if link.done or not ended(self._control):
             return
         while link.receiving and self._try_receive():
             pass  # what the peer sent before its end

@@ -23,23 +23,25 @@ from ds4proto_runtime.tp.toy import ToyShape, ToyTpEngine
 from ds4proto_runtime.tp.worker import TpWorker
 
 from ds4proto.link.ds4t_limits import ControlLimits, GateLimits
+from tests.runtime.ports import held_port
 
-PATIENCE = 30.0
+PATIENCE = 60.0
+"""Seconds after which a step hangs; nothing that passes waits so long."""
 MODEL = Path(__file__).parents[2] / "data" / "tiny-moe-3m-q8_0.gguf"
 EngineOf = Callable[[int], RankEngine]
 
 
 def options(**words: Any) -> TpOptions:
     """Options with deadlines that a busy machine keeps and a hang does not."""
-    gates = words.pop("gates", GateLimits(idle=10.0, total=20.0, bulk_total=20.0))
-    control = ControlLimits(stall=5.0, answer=20.0, verdict=10.0)
+    gates = words.pop("gates", GateLimits(idle=40.0, total=50.0, bulk_total=50.0))
+    control = ControlLimits(stall=40.0, answer=50.0, verdict=50.0)
     base: dict[str, Any] = {
         "gates": gates,
         "control": control,
-        "dial_seconds": 10.0,
-        "accept_seconds": 20.0,
-        "hello_seconds": 5.0,
-        "idle_seconds": 30.0,
+        "dial_seconds": 40.0,
+        "accept_seconds": 50.0,
+        "hello_seconds": 40.0,
+        "idle_seconds": 50.0,
         "transport": "tcp",
     }
     return TpOptions(**{**base, **words})
@@ -77,15 +79,15 @@ def pair(
     """Bring a pair up; the worker's thread is joined at the end."""
     settings = settings or options()
     log: list[str] = []
-    leader = TpLeader(engine_of(0), options=settings, say=log.append)
+    engines = [engine_of(rank) for rank in (0, 1)]  # before any deadline runs
+    leader = TpLeader(engines[0], options=settings, say=log.append)
     found = Pair(leader, log=log)
     address = leader.address if via is None else via(leader.address)
 
     def work() -> None:
         try:
-            engine = engine_of(1)
             chosen = worker_settings or settings
-            with TpWorker(engine, *address, chosen, say=log.append) as worker:
+            with TpWorker(engines[1], *address, chosen, say=log.append) as worker:
                 found.worker = worker
                 if prepare is not None:
                     prepare(worker)
@@ -116,6 +118,7 @@ class Relay:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(PATIENCE)
+        self._sockets: list[socket.socket] = []
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self.streams: list[dict[str, bytearray]] = []
         self._threads: list[threading.Thread] = []
@@ -128,8 +131,17 @@ class Relay:
 
     def _accept(self) -> None:
         for _ in range(2):
-            near, _ = self._listener.accept()
-            far = socket.create_connection(self._target, PATIENCE)
+            try:
+                near, _ = self._listener.accept()
+            except OSError:  # closed: the pair did not come up
+                return
+            self._sockets.append(near)
+            try:
+                far = socket.create_connection(self._target, PATIENCE)
+            except OSError:  # the leader has gone; the worker hears of it
+                near.close()
+                return
+            self._sockets.append(far)
             seen = {"up": bytearray(), "down": bytearray()}
             self.streams.append(seen)
             self._start(self._pump, near, far, seen)
@@ -144,10 +156,10 @@ class Relay:
                 ready.register(sock, selectors.EVENT_READ)
             while ready.get_map():
                 for key, _ in ready.select(PATIENCE):
-                    sock: Any = key.fileobj
-                    other, name = ways[sock]
+                    source: Any = key.fileobj
+                    other, name = ways[source]
                     try:
-                        data = sock.recv(1 << 16)
+                        data = source.recv(1 << 16)
                         seen[name] += data
                         if data:
                             other.sendall(data)
@@ -156,12 +168,17 @@ class Relay:
                         pass  # a reset is an end too
                     with suppress(OSError):
                         other.shutdown(socket.SHUT_WR)
-                    ready.unregister(sock)
+                    ready.unregister(source)
 
     def close(self) -> None:
+        """Let what is under way arrive, then end both sides' connections."""
+        with suppress(OSError):  # wakes a thread that still accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
             thread.join(PATIENCE)
+        for sock in self._sockets:
+            sock.close()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -177,7 +194,9 @@ class Rank:
         if role == "worker":
             at = ("--coordinator", "127.0.0.1", str(port))
         command = [sys.executable, "-m", "ds4proto_runtime.tp", "--role", role, *at]
-        command += ["--transport", "tcp", "--hello-wait", "5", "--answer-wait", "15"]
+        command += ["--transport", "tcp", "--hello-wait", "60", "--answer-wait", "60"]
+        if "--gate-timeout" not in words:  # a dialect's own is 750 ms
+            command += ["--gate-timeout", "60"]
         self.process = subprocess.Popen(
             [*command, *words],
             stdout=subprocess.PIPE,
@@ -187,15 +206,18 @@ class Rank:
             start_new_session=True,
         )
         self.out = self.err = ""
+        self._stopped = False
 
-    def line(self, wanted: str) -> str:
-        """Return the first line of its log that holds ``wanted``."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.err += line
-            if wanted in line:
-                return line
-        raise AssertionError(f"no {wanted!r} in: {self.err}")
+    def stands_still(self) -> bool:
+        """Tell whether SIGSTOP has struck it; a child that has ended is reaped."""
+        try:
+            found, status = os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if found and not os.WIFSTOPPED(status):
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+        self._stopped = self._stopped or bool(found and os.WIFSTOPPED(status))
+        return self._stopped
 
     def end(self, seconds: float = PATIENCE) -> int:
         """Wait for its end and return its status; a hang is a failed test."""
@@ -223,14 +245,18 @@ def processes(
     env: dict[str, str] | None = None,
 ) -> Iterator[tuple[Rank, Rank]]:
     """Start both ranks; whatever is left of them is killed at the end."""
-    port = free_port()
     ranks: dict[str, Rank] = {}
     order = ("coordinator", "worker") if leader_first else ("worker", "coordinator")
     words = {"coordinator": leader, "worker": worker}
     try:
-        for role in order:
-            ranks[role] = Rank(role, port, *both, *words[role], **(env or {}))
-        yield ranks["coordinator"], ranks["worker"]
+        with held_port() as port:
+            for role in order:
+                ranks[role] = Rank(role, port, *both, *words[role], **(env or {}))
+            yield ranks["coordinator"], ranks["worker"]
+    except BaseException as error:
+        for role, rank in ranks.items():
+            error.add_note(f"{role} said:\n{rank.err}")
+        raise
     finally:
         for rank in ranks.values():
             rank.kill(signal.SIGCONT)
@@ -239,8 +265,9 @@ def processes(
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that nobody has; ``held_port`` keeps it so."""
+    with held_port() as port:
+        return port
 
 
 def until(true: Callable[[], bool], what: object) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
-from pathlib import Path
 
 import pytest
 
@@ -18,24 +16,30 @@ PHASES = {
     "row": (4, "token 1, layer 0, FFN row gate, seq 2"),
     "batch": (11, "layer 0, batch gate of 3 rows, seq 3"),
 }
-IDLE = "1"
+SILENT = ("freeze", "half-header")
+"""Faults that only the gate timeout shows; with any other nobody waits for it."""
 LOST, FAILED = 3, 1
 
 
 def _struck(
     role: str, fault: str, *both: str, dialect: str = "v14"
 ) -> tuple[Rank, int]:
-    """Plant a fault in one role; return the other rank and its status."""
+    """Plant a fault in one role; return the other rank and its status.
+
+    A healthy rank that is not scheduled for as long as the gate timeout ends the pair
+    before the fault strikes. That run shows nothing: the next one is more patient.
+    """
     planted = ("--fault", fault)
     leader = ("--script", SCRIPT, *(planted if role == "leader" else ()))
     worker = planted if role == "worker" else ()
-    words = ("--gate-timeout", IDLE, "--dialect", dialect, *both)
-    with processes(leader, worker, *words) as (lead, work):
-        victim, other = (lead, work) if role == "leader" else (work, lead)
-        status = other.end()
-        if fault.startswith("freeze"):
-            victim.kill(signal.SIGCONT)
-        victim.kill()
+    waits = ("1", "4", "16") if fault.startswith(SILENT) else ("60",)
+    for idle in waits:
+        words = ("--gate-timeout", idle, "--dialect", dialect, *both)
+        with processes(leader, worker, *words) as (lead, work):
+            victim, other = (lead, work) if role == "leader" else (work, lead)
+            status = other.end()
+            if not fault.startswith(SILENT) or victim.stands_still():
+                break
     return other, status
 
 
@@ -114,22 +118,24 @@ def test_foreign_bytes_on_the_data_connection_are_shown() -> None:
 
 def test_a_dead_worker_is_found_at_once_where_gates_have_no_idle_limit() -> None:
     """v7 waits for ever over TCP (facts, 2); ours looks at the control connection."""
-    start = time.monotonic()
-    leader, status = _struck("worker", "cut=4", "--gate-total", "25", dialect="v7")
+    leader, status = _struck("worker", "cut=4", "--gate-total", "3600", dialect="v7")
     assert status == LOST
-    assert time.monotonic() - start < 20
     assert "rank 0: token 1, layer 0, FFN row gate, seq 2" in leader.err
 
 
 def test_a_frozen_worker_of_v7_is_given_up_at_the_total_limit() -> None:
     planted = ("--fault", "freeze=4")
     script = ("--script", SCRIPT)
-    words = ("--dialect", "v7", "--gate-total", "1.5")
-    with processes(script, planted, *words) as (leader, worker):
-        assert leader.end() == LOST
-        worker.kill(signal.SIGCONT)
-        # its own wait has the same limit, or it sees the leader gone
-        assert worker.end() == LOST
+    for total in ("1.5", "6", "20"):  # see _struck
+        words = ("--dialect", "v7", "--gate-total", total)
+        with processes(script, planted, *words) as (leader, worker):
+            assert leader.end() == LOST
+            struck = worker.stands_still()
+            worker.kill(signal.SIGCONT)
+            # its own wait has the same limit, or it sees the leader gone
+            assert worker.end() == LOST
+        if struck:
+            break
     assert "took too long in all" in leader.err
 
 
@@ -139,21 +145,14 @@ def test_sigterm_is_answered_inside_a_gate(role: str) -> None:
     freeze = ("--fault", "freeze=4")
     leader_words = script if role == "leader" else (*script, *freeze)
     worker_words = freeze if role == "leader" else ()
-    words = ("--gate-timeout", "25")
+    words = ("--gate-timeout", "3000", "--gate-total", "3600")
     with processes(leader_words, worker_words, *words) as (leader, worker):
         held, frozen = (leader, worker) if role == "leader" else (worker, leader)
-        stat = f"/proc/{frozen.process.pid}/stat"
-        until(lambda: _state(stat) == "T", "the fault did not strike")
-        start = time.monotonic()
+        until(frozen.stands_still, "the fault did not strike")
         held.kill(signal.SIGTERM)
-        assert held.end() == 128 + signal.SIGTERM
-        assert time.monotonic() - start < 15
+        assert held.end() == 128 + signal.SIGTERM  # and not at the end of the gate
         assert "ds4-tp: terminated" in held.err
         assert "Traceback" not in held.err
-
-
-def _state(path: str) -> str:
-    return Path(path).read_text("ascii").rsplit(")", 1)[1].split()[0]
 
 
 def test_a_leader_that_is_told_to_end_stops_its_worker() -> None:
@@ -176,8 +175,7 @@ def test_ranks_with_another_chunk_fail_and_hear_of_it() -> None:
     """Nothing on the wire compares the chunk; the next header shows it (13, 7)."""
     script = ("--script", "create;sync:1:1-20;eval:1:3;destroy:1")
     chunk = ("--prefill-chunk", "8")
-    words = ("--gate-timeout", IDLE)
-    with processes(script, chunk, *words) as (leader, worker):
+    with processes(script, chunk) as (leader, worker):
         assert leader.end() in (FAILED, LOST)
         assert worker.end() in (FAILED, LOST)
     assert "prefill chunk" in leader.err + worker.err or "DS4_METAL_PREFILL_CHUNK" in (
