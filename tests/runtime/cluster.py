@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import select
 import socket
+import stat
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,12 +49,14 @@ def worker_argv(address: tuple[str, int], layers: str, *words: str) -> tuple[str
     return (*PEER, "worker", "--address", host, str(port), "--layers", layers, *words)
 
 
-def wait_until(holds: Any, what: str, seconds: float = PATIENCE) -> None:
-    """Wait for a condition of another process, with an end."""
+def wait_until(
+    holds: Callable[[], object], what: object, seconds: float = PATIENCE
+) -> None:
+    """Wait for a condition of another thread or process, with an end."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
+            raise AssertionError(f"not within {seconds:g} s: {what}")  # as it is now
         time.sleep(0.01)
 
 
@@ -85,10 +89,51 @@ class Cluster:
         )
 
     def wait_registered(self, layers: str, count: int) -> None:
-        wait_until(
-            lambda: self.registrations(layers) >= count,
-            f"{count} registrations of worker {layers}: {self.log}",
-        )
+        try:
+            wait_until(lambda: self.registrations(layers) >= count, self.log)
+        except AssertionError as error:
+            error.add_note(f"{count} registrations of worker {layers} were awaited")
+            raise
+
+    @contextmanager
+    def door_shut(self) -> Iterator[None]:
+        """Let nobody register in the block: who is back in time is a matter of luck."""
+        door: Any = self.coordinator.door
+        register, opened = door._registered, threading.Event()
+
+        def later(*words: Any) -> None:
+            opened.wait(PATIENCE)
+            register(*words)
+
+        door._registered = later
+        try:
+            yield
+        finally:
+            door._registered = register
+            opened.set()
+
+    @contextmanager
+    def impatient(self, seconds: float = 0.5) -> Iterator[None]:
+        """Let the coordinator soon give up in the block, where all that is asked fails.
+
+        With a short patience from the start, a worker that is well but slow would be
+        given up too.
+        """
+        coordinator: Any = self.coordinator
+        patient = coordinator.limits
+        short = LinkLimits(result_s=seconds, forward_s=seconds, stall_s=seconds)
+        links = [entry.handle.link for entry in coordinator.door.workers()]
+
+        def use(limits: LinkLimits) -> None:
+            coordinator.limits = limits
+            for link in links:
+                link._limits = limits
+
+        use(short)
+        try:
+            yield
+        finally:
+            use(patient)
 
     def end(self) -> None:
         for process in self.workers.values():
@@ -144,11 +189,18 @@ class Scripted:
             self.process = spawn(
                 (*argv, "--layers", layers, *words), env=ENV, stdio=theirs
             )
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         self._sock = ours
         self._rest = b""
-        line = self._line("listening")
+        try:
+            line = self._line("listening")
+        except BaseException:
+            self.close()
+            raise
         host, _, port = line.removeprefix("listening on ").rpartition(":")
         self.address = (host, int(port))
 
@@ -179,15 +231,17 @@ class Scripted:
         self.process.end()
 
 
-def open_sockets() -> int:
-    """Count this process's sockets."""
-    count = 0
+def open_sockets() -> set[tuple[int, int]]:
+    """Return this process's sockets: descriptors and inodes."""
+    found = set()
     for entry in Path("/dev/fd").iterdir():
         try:
-            count += os.fstat(int(entry.name)).st_mode & 0o170000 == 0o140000
+            status = os.fstat(int(entry.name))
         except OSError:
             continue
-    return count
+        if stat.S_ISSOCK(status.st_mode):
+            found.add((int(entry.name), status.st_ino))
+    return found
 
 
 assert all(stages[-1].endswith("output") for stages in SPLITS.values())

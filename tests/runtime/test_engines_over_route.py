@@ -30,7 +30,9 @@ def test_sliced_equals_unsliced(name: str) -> None:
             )
             for layers in (range(3, 6), range(6, 8))
         ]
-        threads = [threading.Thread(target=worker.run) for worker in workers]
+        threads = [
+            threading.Thread(target=worker.run, daemon=True) for worker in workers
+        ]
         for thread in threads:
             thread.start()
         try:

@@ -72,7 +72,7 @@ class Chain:
 
 @contextmanager
 def running(*workers: PipelineWorker) -> Iterator[None]:
-    threads = [threading.Thread(target=worker.run) for worker in workers]
+    threads = [threading.Thread(target=worker.run, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     try:
@@ -218,7 +218,7 @@ def test_a_stock_coordinator_refuses_a_worker_of_the_dialect() -> None:
     hello = WorkerFacts(OURS, 2, 7, True).hello_frame(5555)
     with PipelineCoordinator(ToyEngine(range(2)), log=log.append) as coordinator:
         assert answer(coordinator, hello) == b""
-        wait_until(lambda: any(PRIVATE in line for line in log), f"{log}")
+        wait_until(lambda: any(PRIVATE in line for line in log), log)
         assert not coordinator.door.workers()
     assert log[0].startswith("bad HELLO from 127.0.0.1:")
     assert log[0].endswith(": invalid HELLO model name length 6")
@@ -250,9 +250,7 @@ def test_a_stock_worker_tells_what_it_was_told() -> None:
             ToyEngine(range(2, 8)), coordinator.address, log=log.append
         )
         with running(worker):
-            wait_until(
-                lambda: any("coordinator error" in line for line in log), f"{log}"
-            )
+            wait_until(lambda: any("coordinator error" in line for line in log), log)
     assert "coordinator error: worker does not speak dialect ds4proto" in log
 
 

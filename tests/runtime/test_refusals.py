@@ -34,7 +34,7 @@ def test_a_fork_is_refused_by_name(dialect: str) -> None:
     hello = to_bytes(frame("DS4D.HELLO", dialect=dialect), values, dialect=dialect)
     with PipelineCoordinator(ToyEngine(range(2)), log=log.append) as coordinator:
         assert answer(coordinator, hello) == b""
-        wait_until(lambda: any(dialect in line for line in log), f"{dialect} in {log}")
+        wait_until(lambda: any(dialect in line for line in log), log)
         assert any("bad HELLO from" in line for line in log)
         assert not coordinator.door.workers()
 

@@ -20,6 +20,7 @@ from ds4proto.peer import PeerProcess, spawn
 from ds4proto.peer.connect import free_ports
 from ds4proto.trace.decoder import decode
 from tests.runtime.cluster import ENV, PATIENCE
+from tests.runtime.ports import held_port
 
 MODEL = str(Path(__file__).parents[1] / "data" / "tiny-moe-3m-q8_0.gguf")
 RUN = (sys.executable, "-m", "ds4proto", "run")
@@ -32,7 +33,7 @@ def finish(words: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str
         [*RUN, *words],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=5 * PATIENCE,
         check=False,
         env={**os.environ, **ENV, **more},
     )
@@ -42,23 +43,25 @@ def distributed(
     stages: Sequence[str], *words: str, model: Sequence[str] = PROMPT
 ) -> subprocess.CompletedProcess[str]:
     first, *rest = stages
-    port = str(free_ports(1)[0])
-    workers = [
-        spawn(
-            [*RUN, "--role", "worker", "--layers", layers,
-             "--coordinator", "127.0.0.1", port, *model[:4]],
-            env=ENV,
-        )
-        for layers in rest
-    ]  # fmt: skip
-    try:
-        return finish(
-            ["--role", "coordinator", "--layers", first, "--listen", "127.0.0.1", port,
-             *model, *words]
-        )  # fmt: skip
-    finally:
-        for worker in workers:
-            worker.end()
+    workers: list[PeerProcess] = []
+    with held_port() as number:
+        at = ["127.0.0.1", str(number)]
+        try:
+            for layers in rest:
+                workers.append(
+                    spawn(
+                        [*RUN, "--role", "worker", "--layers", layers,
+                         "--coordinator", *at, *model[:4]],
+                        env=ENV,
+                    )
+                )  # fmt: skip
+            return finish(
+                ["--role", "coordinator", "--layers", first, "--listen", *at,
+                 *model, *words]
+            )  # fmt: skip
+        finally:
+            for worker in workers:
+                worker.end()
 
 
 @pytest.fixture(scope="module")

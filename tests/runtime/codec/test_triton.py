@@ -27,7 +27,7 @@ def test_kernels_give_the_bytes_of_the_definition() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,  # 12 s where nothing else runs
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def test_a_difference_is_found() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,  # 12 s where nothing else runs
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr

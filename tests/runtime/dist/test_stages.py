@@ -36,7 +36,7 @@ def _torchrun(stages: int, name: str, folder: Path) -> dict[str, Any]:
     command += ["--windows", str(WINDOWS), "--window", str(WINDOW)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=env, check=False
+        command, capture_output=True, text=True, timeout=900, env=env, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -101,7 +101,7 @@ def test_one_stage_is_no_pipeline(tmp_path: Path) -> None:
     command += ["--nproc-per-node", "1", "-m", "ds4proto_runtime.dist"]
     command += ["--model", str(MODEL), "--text", str(text)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False
+        command, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode != 0
     assert "a pipeline has at least 2 stages" in done.stderr

@@ -1,0 +1,26 @@
+"""What every test of the runtime has around it."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import warnings
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
+    """Let go of what a failed test held, sockets above all, once it is reported.
+
+    Its frames would keep them, and the warning that nobody closed them would come with
+    some later test's collection of garbage, and fail that test too.
+    """
+    error = None if call.excinfo is None else call.excinfo.value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        gc.collect()
