@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -203,6 +203,10 @@ def _reading(name: str) -> Iterator[None]:
         raise error.of(name) from None
 
 
+_FARTHEST_NS: Final = 10**18
+"""A shift of 30 years: more is a slip, and soon no time of pcapng."""
+
+
 def _shifts(texts: tuple[str, ...], count: int) -> list[int]:
     moved = [0] * count
     for text in texts:
@@ -212,9 +216,10 @@ def _shifts(texts: tuple[str, ...], count: int) -> list[int]:
             shift = round(float(seconds) * 1e9)
         except (ValueError, OverflowError):
             place, shift = -1, 0
-        if not equals or not 0 <= place < count:
+        if not equals or not 0 <= place < count or abs(shift) > _FARTHEST_NS:
             raise click.UsageError(
                 f"--shift {text!r}: expected N=SECONDS with N from 0 to {count - 1}"
+                f" and up to {_FARTHEST_NS // 10**9} seconds"
             )
         moved[place] = shift
     return moved

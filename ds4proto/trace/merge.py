@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import merge as merge_sorted
 from os import PathLike
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from ds4proto.pcap import CaptureError, CaptureReader, PcapngWriter
 from ds4proto.trace.redact import REDACTED
@@ -31,6 +31,8 @@ class Merged(NamedTuple):
     redacted: tuple[str, ...] = ()
 
 
+_LAST_NS: Final = 2**64 - 1
+"""The latest time that pcapng can state."""
 Packet = tuple[int, int, int, bytes, int]
 """Time in ns, number of the input, link type, captured bytes, length on the wire."""
 
@@ -57,7 +59,7 @@ def _packets(
                 break
             for row in range(len(batch)):
                 yield (
-                    max(0, int(batch.time_ns[row]) + shift_ns),
+                    min(max(0, int(batch.time_ns[row]) + shift_ns), _LAST_NS),
                     number,
                     int(batch.linktype[row]),
                     bytes(batch.packet(row)),

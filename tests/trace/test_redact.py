@@ -215,7 +215,8 @@ def test_a_merge_of_nothing_writes_nothing(trace: Trace, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "args",
     [("cut", "--from", 2, "--to", 1), ("merge", "--shift", "9=1"),
-     ("merge", "--shift", "0=nan"), ("merge", "--shift", "0=inf")],
+     ("merge", "--shift", "0=nan"), ("merge", "--shift", "0=inf"),
+     ("merge", "--shift", "0=1e10"), ("merge", "--shift", "0=-1e10")],
 )  # fmt: skip
 def test_wrong_usage(trace: Trace, tmp_path: Path, args: tuple[Any, ...]) -> None:
     verb, *rest = args
