@@ -137,6 +137,13 @@ class Case:
         return replace(self, steps=tuple(steps))
 
     @property
+    def frames(self) -> int:
+        """Frames once, without the sound lockstep that leads to a gate."""
+        if any(step.name == "gate" for step in self.steps):
+            return max(1, sum(bool(step.how) for step in self.steps))
+        return len(self.steps)
+
+    @property
     def size(self) -> int:
         """Bytes that are sent once."""
         return sum(len(step.data) for step in self.steps)

@@ -53,7 +53,7 @@ class Row:
             found is not None
             and self.found_s <= LIMIT
             and found.effect.kind == self.kind
-            and len(found.case.steps) <= FRAMES
+            and found.case.frames <= FRAMES
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Row:
             "found_s": round(self.found_s, 1),
             "total_s": round(self.total_s, 1),
             "cases": self.cases,
-            "frames": len(found.case.steps) if found else None,
+            "frames": found.case.frames if found else None,
             "bytes": found.case.size if found else None,
             "repeat": found.case.repeat if found else None,
             "effect": found.effect.as_json() if found else None,
@@ -125,7 +125,7 @@ def markdown(rows: list[Row]) -> str:
             after, size = "not found", ""
         else:
             repeat = f" x {found.case.repeat}" if found.case.repeat > 1 else ""
-            after, size = f"{row.found_s:.1f} s", f"{len(found.case.steps)}{repeat}"
+            after, size = f"{row.found_s:.1f} s", f"{found.case.frames}{repeat}"
         lines.append(
             f"| {row.role} `{row.name}` | {row.about} | {row.kind} | {after} "
             f"| {row.cases} | {row.total_s:.1f} s | {size} |"

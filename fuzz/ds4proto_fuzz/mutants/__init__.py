@@ -35,9 +35,10 @@ def table_of(role: str) -> dict[str, Any]:
 
         return dict(COORDINATORS)
     if role == "tp-worker":
+        from ds4proto_fuzz.mutants.small_tp_gates import GATED
         from ds4proto_fuzz.mutants.small_tp_worker import TP_WORKERS
 
-        return dict(TP_WORKERS)
+        return {**TP_WORKERS, **GATED}
     if role == "tp-leader":
         from ds4proto_fuzz.mutants.small_tp_leader import TP_LEADERS
 

@@ -73,13 +73,18 @@ class SmallTpWorker:
     def _serve(self, control: socket.socket) -> None:
         data_connection = socket.create_connection(self._leader)
         with data_connection:
-            while True:
-                data = control.recv(1 << 16)
-                if data:
-                    data = self.received(control, data)
-                self.machine.receive_data(data or None, 0.0)
-                for event in self.machine.events():
-                    self._take(control, event)
+            self.serve(control, data_connection)
+
+    def serve(self, control: socket.socket, gates: socket.socket) -> None:
+        """Run commands until the pair ends."""
+        del gates
+        while True:
+            data = control.recv(1 << 16)
+            if data:
+                data = self.received(control, data)
+            self.machine.receive_data(data or None, 0.0)
+            for event in self.machine.events():
+                self._take(control, event)
 
     def _take(self, control: socket.socket, event: Any) -> None:
         if isinstance(event, Transmit):

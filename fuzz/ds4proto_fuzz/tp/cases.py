@@ -6,43 +6,26 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
-from ds4proto.link.plan import PlanOptions, chunk_gates, plan_sync
-from ds4proto.link.schedule import Schedule
-from ds4proto.schema.declare import FrameSpec, fields_of, offsets_of
-from ds4proto.schema.ds4t_common import DS4B_MAGIC
-from ds4proto.schema.ds4t_gates import BULK_TAG
+from ds4proto.schema.declare import FrameSpec, offsets_of
 from ds4proto.schema.ds4t_hello import HELLO
-from ds4proto.schema.fast import struct_of
 from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_fuzz.case import Case, Step, Then, rng_of
 from ds4proto_fuzz.mutate import mutate
+from ds4proto_fuzz.tp.gate_cases import GATE_STATES, GateCases
 from ds4proto_fuzz.tp.wire import HEADER
 
-__all__ = ["GATE", "STATES", "LeaderCases", "WorkerCases", "first_gate"]
+__all__ = ["STATES", "LeaderCases", "WorkerCases"]
 
-_BULK: Final = frame("DS4B.GATE_BULK", dialect="v14")
-GATE: Final = struct_of(_BULK.body, "v14")
 PROMPT: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 STATES: Final = {
     "hello": "the peer has said its hello, ours is due",
     "paired": "both connections are there, a command is due",
     "session": "a session is open",
-    "gate": "a prefill runs, a gate is due on the data connection",
+    **GATE_STATES,
 }
+_WEIGHTS: Final = (4, 5, 9, 2, 4, 6, 4)
 _CONTEXTS: Final = (0, -1, 1, 1 << 16, (1 << 22) + 1, (1 << 31) - 1, -(1 << 31))
 _TOP: Final = (1 << 64) - 1
-
-
-def first_gate(hello: Mapping[str, Any]) -> tuple[int, int]:
-    """Return layer and rows of the first gate of a prefill of ``PROMPT``."""
-    options = PlanOptions()
-    model = hello["model_id"]
-    plan = plan_sync((), PROMPT, 256, options, model_id=model)
-    schedule = Schedule.from_hello(hello)
-    for chunk in plan.chunks:
-        for gate in chunk_gates(chunk, schedule, options, model_id=model):
-            return gate.layer, gate.rows
-    return 0, 0
 
 
 class _Ranks:
@@ -72,20 +55,28 @@ class _Ranks:
 class WorkerCases(_Ranks):
     """Makes the cases of one tp-worker."""
 
+    def __init__(self, hello: Mapping[str, Any], dialect: str, own: bytes) -> None:
+        super().__init__(hello, dialect, own)
+        self.gates = GateCases(hello, dialect)
+
     def make(self, seed: int, index: int) -> Case:
         """Return one case; the same for the same hello, seed and index."""
         rng = rng_of(seed, index)
-        state = rng.choices(tuple(STATES), (2, 3, 5, 2))[0]
+        state = rng.choices(tuple(STATES), _WEIGHTS)[0]
         if state == "hello":
             kind, more = self.hello_attack(rng)
             return Case(seed, index, state, kind, tuple(more))
         known = 1 + index % 1000
+        if state in GATE_STATES:
+            case = self.gates.make(rng, seed, index, state, known)
+            if case is not None:
+                return case
+            state = "session"
         steps: list[Step] = []
         if state != "paired":
             create = self.frame("SESSION_CREATE", session_id=known, ctx_size=256)
             steps.append(Step("control", "SESSION_CREATE", create, then="wait"))
-        attack = self._gate if state == "gate" else self._command
-        kind, more = attack(rng, known)
+        kind, more = self._command(rng, known)
         return Case(seed, index, state, kind, (*steps, *more))
 
     def _sound(self, rng: Random, known: int) -> tuple[str, bytes]:
@@ -152,37 +143,6 @@ class WorkerCases(_Ranks):
         if roll < 0.94:
             return "drip", [Step("control", name, sound, "in pieces", then="drip")]
         return "repeat", [Step("control", name, sound)] * 2
-
-    def _gate(self, rng: Random, known: int) -> tuple[str, list[Step]]:
-        sync = self.frame("SYNC", session_id=known, tokens=PROMPT)
-        steps = [Step("control", "SYNC", sync)]
-        if self.spec("SYNC_CHECKPOINT") is not None:
-            meet = self.frame("SYNC_CHECKPOINT", seq=1, point=0, current=0,
-                              total=len(PROMPT), cancelled=0)  # fmt: skip
-            steps.append(Step("control", "SYNC_CHECKPOINT", meet))
-        layer, rows = first_gate(self.hello)
-        size = 4 * rows * self.hello["n_embd"]
-        sound = GATE.pack(DS4B_MAGIC, layer, BULK_TAG, 1) + bytes(size)
-        kind = rng.choice(("header", "floats", "cut", "bits", "sound"))
-        data = bytearray(sound)
-        then: Then = ""
-        if kind == "header":
-            field = rng.choice(fields_of(_BULK.body, "v14"))
-            at = offsets_of(_BULK.body, "v14")[field.path]
-            old = int.from_bytes(data[at : at + field.size], "little")
-            new = (old + rng.choice((1, -1, 2, 1 << 15))) & 0xFFFF
-            data[at : at + field.size] = new.to_bytes(field.size, "little")
-        elif kind == "floats":
-            wire = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff"))
-            data[GATE.size : GATE.size + 4] = wire
-        elif kind == "cut":
-            del data[rng.randrange(1, len(data)) :]
-            then = "half-close"
-        elif kind == "bits":
-            data[rng.randrange(GATE.size)] ^= 1 << rng.randrange(8)
-        how = "" if kind == "sound" else kind
-        steps.append(Step("data", "gate", bytes(data), how, sound, then))
-        return f"gate {kind}", steps
 
 
 class LeaderCases(_Ranks):

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from ds4proto.link.ds4t_hello import HelloAgreed, HelloExchange
-from ds4proto.link.ds4t_identity import Identity, TpSettings
+from ds4proto.link.ds4t_identity import TpSettings
 from ds4proto.link.ds4t_rules import RULES, dialects_with_version
 from ds4proto.link.ds4t_texts import PairFailed
-from ds4proto.link.plan import GLM_MODELS
 from ds4proto.peer import PeerLost
 from ds4proto.schema.ds4t_common import DS4T_MAGIC
 from ds4proto.schema.ds4t_hello import HELLO, ROLE_CODES
 from ds4proto.schema.registry import frames, read_body, to_bytes
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.target import Settings, Target
+from ds4proto_fuzz.tp.lockstep import CONTEXT, rank_settings
 from ds4proto_fuzz.tp.wire import TpWire
 
 __all__ = ["CONTEXT", "PairTarget", "hello_verdict"]
 
-CONTEXT: Final = 256
 _EARLY: Final = 8
 _TRACE: Final = "Traceback (most recent call last)"
 _PATIENT: Final = 0.2
@@ -93,14 +92,16 @@ class PairTarget(Target):
 
     def rank(self, role: Rank) -> TpSettings:
         """Return the settings of one rank of this pair."""
-        return TpSettings(
-            role,
-            Identity.of(self.hello),
-            self.dialect,
-            vocabulary_split=self.hello["model_id"] not in GLM_MODELS,
-            ctx_size=CONTEXT,
-            transport="tcp",
-        )
+        return rank_settings(self.hello, self.dialect, role)
+
+    @property
+    def split(self) -> bool:
+        """Whether each rank has half of the logits."""
+        return self.rank(self.ours).vocabulary_split
+
+    def soon(self) -> float:
+        """Return when an answer that is due is overdue."""
+        return self._soon()
 
     def identity(self) -> dict[str, Any]:
         """Return who the peer is."""

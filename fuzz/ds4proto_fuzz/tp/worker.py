@@ -16,7 +16,9 @@ from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.wire import Seen
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.target import Outcome, Settings
-from ds4proto_fuzz.tp.cases import GATE, STATES, WorkerCases
+from ds4proto_fuzz.tp.cases import STATES, WorkerCases
+from ds4proto_fuzz.tp.gate_cases import GATE_STATES
+from ds4proto_fuzz.tp.gate_play import play_gates
 from ds4proto_fuzz.tp.pair import PairTarget, hello_verdict
 from ds4proto_fuzz.tp.wire import TpWire, control_frame
 
@@ -91,6 +93,8 @@ class TpWorkerTarget(PairTarget):
         self.meter.settle()
         if first_is_hello:
             effect, reached = self._hello(case.steps[0], turn)
+        elif case.state in GATE_STATES:
+            effect, reached = play_gates(self, case, turn)
         else:
             effect, reached = self._commands(case, turn)
         effect = self.meter.jump() or effect
@@ -126,10 +130,7 @@ class TpWorkerTarget(PairTarget):
 
     def _commands(self, case: Case, turn: int) -> tuple[Effect | None, str]:
         for step in case.steps:
-            data = step.varied(turn)
-            if step.on == "data":
-                return self._gate(step, data)
-            effect, reached = self._command(step, data)
+            effect, reached = self._command(step, step.varied(turn))
             if effect is not None or reached not in ("answered", "runs"):
                 return effect, reached
         return None, reached
@@ -178,33 +179,6 @@ class TpWorkerTarget(PairTarget):
         if seen.name != "COMMAND_ACK":
             return Effect("wrong answer", f"{seen.name} where COMMAND_ACK is due")
         return _judged(seen, wanted)
-
-    # gates
-
-    def _gate(self, step: Step, data: bytes) -> tuple[Effect | None, str]:
-        """Answer the first gate of a prefill; what follows tells whether it passed."""
-        wire = self.data
-        assert wire is not None
-        theirs = wire.take(len(step.base), self._soon())
-        if len(theirs) < len(step.base):
-            return None, "no gate"  # the engine has refused the prefill
-        wire.send(data, self._soon())
-        if step.then == "half-close":
-            wire.half_close()
-        sound = data[: GATE.size] == theirs[: GATE.size] and len(data) == len(step.base)
-        more = wire.take(GATE.size, self._soon())
-        if sound and len(more) < GATE.size and not (self.control and self._spoke()):
-            return self.died("a gate was sound"), "gate"
-        if not sound and len(more) == GATE.size:
-            text = "the next gate behind one that does not fit"
-            return Effect("silent accept", text, "", "DS4T-GATE-50"), "gate"
-        if not sound and not wire.ended:
-            return Effect("hang", "waits for ever on a gate that does not fit"), "gate"
-        return self.accident(), "gate"
-
-    def _spoke(self) -> bool:
-        assert self.control is not None
-        return self.control.frame(self._soon(_GLANCE)) is not None
 
 
 def _due(

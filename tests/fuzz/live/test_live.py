@@ -12,6 +12,7 @@ from ds4proto_fuzz.mutants import spec_of
 from ds4proto_fuzz.planted import Row, search
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings, Target
+from ds4proto_fuzz.tp.gate_cases import GATE_STATES
 
 from ds4proto.cli import run
 from ds4proto.peer import PeerLost, Role
@@ -172,16 +173,16 @@ def test_a_peer_that_never_comes_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "cases", "states"),
+    ("role", "name", "cases", "states"),
     [
-        ("tp-worker", 12, {"hello", "paired", "session", "gate"}),
-        ("tp-leader", 8, {"hello", "asked"}),
+        ("tp-worker", "gates", 12, {"hello", "paired", "session", *GATE_STATES}),
+        ("tp-leader", "none", 8, {"hello", "asked"}),
     ],
 )
 def test_a_sound_rank_is_not_blamed(
-    role: Role, cases: int, states: set[str], tmp_path: Path
+    role: Role, name: str, cases: int, states: set[str], tmp_path: Path
 ) -> None:
-    under_fire = target(role)
+    under_fire = target(role, name)
     try:
         tally = Hunt(under_fire, 1, Store(tmp_path)).run(range(cases))
     finally:
