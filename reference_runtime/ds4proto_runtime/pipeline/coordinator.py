@@ -19,7 +19,7 @@ from ds4proto_runtime.pipeline.session import (
     RouteIncomplete,
 )
 from ds4proto_runtime.pipeline.settings import SocketSettings, prefill_settings
-from ds4proto_runtime.pipeline.telemetry import Telemetry
+from ds4proto_runtime.pipeline.telemetry import HopTotals, Telemetry
 
 Log = Callable[[str], None]
 
@@ -79,7 +79,8 @@ class PipelineCoordinator:
         self.sockets = sockets or SocketSettings.of()
         self.recorder = recorder
         self.log = log
-        self.telemetry = Telemetry(link)
+        own = HopTotals(f"{self.layers.start}:{self.layers.stop - 1}")
+        self.telemetry = Telemetry(link, own)
         self.route_lock = threading.Lock()
         self.door = Door(
             self.model,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ds4proto.link.ds4d_texts import text
 from ds4proto_runtime.engines.base import F32, Engine, Session
+from ds4proto_runtime.pipeline.telemetry import Telemetry
 
 REPLAY_PASSED = (
     "distributed replay check passed: logits exact match across reset/replay"
@@ -62,14 +63,30 @@ class Alone:
 
 
 class OverRoute:
-    """A session over a route."""
+    """A session over a route.
 
-    def __init__(self, session: Any) -> None:
+    Attributes
+    ----------
+    busy_s, elapsed_s : float
+        Seconds that all stages together computed in the last prefill, and its own.
+    """
+
+    def __init__(self, session: Any, telemetry: Telemetry | None = None) -> None:
         self.session = session
+        self._telemetry = telemetry or Telemetry()
+        self.busy_s = self.elapsed_s = 0.0
+
+    @property
+    def overlap(self) -> float | None:
+        """Stages that computed at once in the last prefill, on average."""
+        return self.busy_s / self.elapsed_s if self.busy_s and self.elapsed_s else None
 
     def prefill(self, tokens: Sequence[int], progress: Progress) -> F32:
         """Bring every slice to a transcript."""
+        before, started = self._telemetry.busy_s, perf_counter()
         logits: F32 = self.session.sync(tokens, progress=progress).logits
+        self.elapsed_s = perf_counter() - started
+        self.busy_s = self._telemetry.busy_s - before
         return logits
 
     def step(self, token: int) -> F32:

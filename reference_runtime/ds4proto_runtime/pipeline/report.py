@@ -24,16 +24,20 @@ def show_rates(console: Console, done: Generated) -> None:
     )
 
 
-def show_hops(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print what each hop did and waited for; times are sums."""
+def show_hops(
+    console: Console, own: dict[str, Any], rows: Sequence[dict[str, Any]]
+) -> None:
+    """Print what each stage did and waited for; times are sums."""
     from rich.table import Table
 
-    table = Table(title="hops, from their telemetry", title_justify="left")
+    table = Table(
+        title="stages: this one, hops from their telemetry", title_justify="left"
+    )
     for name in ("layers", "requests", "tokens", "eval ms", "send ms", "wait ms"):
         table.add_column(name, justify="right")
     table.add_column("in KiB", justify="right")
     table.add_column("out KiB", justify="right")
-    for row in rows:
+    for row in (own, *rows):
         times = [row[f"{name}_usec"] / 1000 for name in ("eval", "send", "wait")]
         sizes = [row[f"{name}_bytes"] / 1024 for name in ("input", "output")]
         table.add_row(

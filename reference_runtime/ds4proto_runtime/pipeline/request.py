@@ -67,6 +67,8 @@ class Drive:
         Told the tokens of each evaluated chunk.
     on_sent : callable
         Told bytes and seconds of each WORK that was written.
+    on_evaluated : callable
+        Told tokens and seconds of each evaluation of the own slice.
     """
 
     def __init__(
@@ -81,11 +83,13 @@ class Drive:
         log: Callable[[str], None],
         progress: Progress,
         on_sent: Callable[[int, float], None] = lambda _bytes, _seconds: None,
+        on_evaluated: Callable[[int, float], None] = lambda _tokens, _seconds: None,
     ) -> None:
         self._request, self._hop = request, hop
         self._local, self._door = local, door
         self._rejoin_s, self._send_s = rejoin_s, send_s
-        self._log, self._progress, self._on_sent = log, progress, on_sent
+        self._log, self._progress = log, progress
+        self._on_sent, self._on_evaluated = on_sent, on_evaluated
         self._result: Succeeded | Failed | None = None
         self._changed = threading.Condition()
         self._news: deque[Any] = deque()
@@ -151,10 +155,12 @@ class Drive:
 
     def _evaluate(self, due: EvaluateLocal) -> None:
         answer: LocalDone | LocalFailed
+        started = now()
         try:
             answer = LocalDone(due.index, self._local.run(due.tokens, due.pos0))
         except EngineError as error:
             answer = LocalFailed(due.index, str(error))
+        self._on_evaluated(len(due.tokens), now() - started)
         with self._changed:
             self._request.send(answer, now())
         self._progress(len(due.tokens))

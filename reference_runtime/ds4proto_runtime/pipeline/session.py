@@ -189,6 +189,7 @@ class PipelineSession:
                 log=owner.log,
                 progress=progress,
                 on_sent=owner.telemetry.sent,
+                on_evaluated=owner.telemetry.evaluated,
             ).run()
         if isinstance(done, Failed):
             raise PipelineError(done.text)

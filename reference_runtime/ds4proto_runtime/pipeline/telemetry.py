@@ -1,4 +1,4 @@
-"""What the hops said of their time, added up for the table at the end of a run."""
+"""What the stages did with their time, added up for the table at the end of a run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ class Telemetry:
     ----------
     link : float or None
         Bytes a second of the link, where the user gave them.
+    own : HopTotals
+        The coordinator's own slice, measured here.
     """
 
     link: float | None = None
+    own: HopTotals = field(default_factory=lambda: HopTotals("0:0"))
     hops: dict[tuple[int, int], HopTotals] = field(default_factory=dict)
     sent_bytes: int = 0
     sent_s: float = 0.0
@@ -40,6 +43,20 @@ class Telemetry:
         """Note one WORK that was written to the first hop."""
         self.sent_bytes += nbytes
         self.sent_s += seconds
+        self.own.output_bytes += nbytes
+        self.own.send_usec += round(seconds * 1e6)
+
+    def evaluated(self, tokens: int, seconds: float) -> None:
+        """Note one evaluation of the own slice."""
+        self.own.requests += 1
+        self.own.tokens += tokens
+        self.own.eval_usec += round(seconds * 1e6)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that all stages together have computed."""
+        stages = (self.own, *self.hops.values())
+        return sum(stage.eval_usec for stage in stages) / 1e6
 
     @property
     def rate(self) -> float | None:
