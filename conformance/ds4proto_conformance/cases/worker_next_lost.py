@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ds4proto.link.ds4d_frames import HEADER_SIZE, RESULT_PART
 from ds4proto_conformance.bench.forward import Relay
 from ds4proto_conformance.bench.worker import WorkerBench
 from ds4proto_conformance.cases.worker_forward import HERE, finish
 from ds4proto_conformance.registry import case
 from ds4proto_conformance.verdicts import Deviation
 from ds4proto_conformance.wire import Ended
+
+FIXED = HEADER_SIZE + RESULT_PART.size
 
 
 @case(
@@ -203,3 +206,41 @@ def out_of_the_blue(peer: WorkerBench) -> None:
     assert relay.below is not None
     relay.below.send(frame)
     lost(relay, "DS4D-FWD-15", None)
+
+
+@case(
+    "worker/forward/next-ends-in-fixed-part",
+    clauses=("DS4D-FWD-13",),
+    role="worker",
+    category="faults",
+    positions=HERE,
+    params={"cut": (HEADER_SIZE, HEADER_SIZE + 1, FIXED - 1)},
+    mutants=("forward-cut-silent",),
+)
+def ends_in_fixed_part(peer: WorkerBench, p: dict[str, Any]) -> None:
+    """A next worker that ends inside a RESULT's fixed part: an error, then a close."""
+    relay = Relay(peer)
+    _, seen = relay.forward(1)
+    assert relay.below is not None
+    relay.below.send(relay.result(seen)[: p["cut"]])
+    relay.below.close()
+    lost(relay, "DS4D-FWD-13", "next worker closed while returning RESULT")
+
+
+@case(
+    "worker/forward/next-ends-in-payload",
+    clauses=("DS4D-FWD-18",),
+    role="worker",
+    category="faults",
+    positions=HERE,
+    params={"left": (1, 100)},
+    mutants=("forward-cut-filled",),
+)
+def ends_in_payload(peer: WorkerBench, p: dict[str, Any]) -> None:
+    """What a next worker left out of a RESULT is not made up: the frame stays cut."""
+    relay = Relay(peer)
+    _, seen = relay.forward(1)
+    assert relay.below is not None
+    relay.below.send(relay.result(seen)[: -p["left"]])
+    relay.below.close()
+    lost(relay, "DS4D-FWD-18", None)

@@ -209,6 +209,27 @@ def _extra_ignored() -> contextlib.AbstractContextManager[None]:
     return patched((forward.Forwarder, "_frame", frame))
 
 
+_LOSE = forward.Forwarder._lose
+
+
+def _cut_silent() -> contextlib.AbstractContextManager[None]:
+    def lose(self: Any, clause: str, now: float) -> None:
+        _LOSE(self, "DS4D-FWD-11" if clause == "DS4D-FWD-13" else clause, now)
+
+    return patched((forward.Forwarder, "_lose", lose))
+
+
+def _cut_filled() -> contextlib.AbstractContextManager[None]:
+    def lose(self: Any, clause: str, now: float) -> None:
+        if clause == "DS4D-FWD-18":
+            request = self._pending[0].request
+            frame = worker_queue.result_frame(request, kind=ACK)
+            self.upstream.relayed(request, frame, now)
+        _LOSE(self, clause, now)
+
+    return patched((forward.Forwarder, "_lose", lose))
+
+
 def _others_skipped(_connection: Any, code: int, _body: bytes) -> bytes | None:
     return b"" if code != 4 else None
 
@@ -411,6 +432,18 @@ MUTANTS: Final = (
         "faults",
         "passes over surplus RESULTs",
         patch=_extra_ignored,
+    ),
+    _f(
+        "forward-cut-silent",
+        "faults",
+        "closes without a word when the next worker ends inside a RESULT",
+        patch=_cut_silent,
+    ),
+    _f(
+        "forward-cut-filled",
+        "faults",
+        "makes an answer of its own where the next worker ends inside a payload",
+        patch=_cut_filled,
     ),
     _f(
         "forward-skips-others",
