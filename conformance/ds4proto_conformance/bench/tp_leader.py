@@ -16,6 +16,7 @@ from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_conformance.bench.base import Connections
 from ds4proto_conformance.bench.drive import Driver
 from ds4proto_conformance.bench.tp import TpBench
+from ds4proto_conformance.bench.tp_meetings import FIRST, MISSING
 from ds4proto_conformance.bench.tp_plan import Step, command_gates
 from ds4proto_conformance.bench.tp_wire import ControlFrame, DataWire, gate_bytes
 from ds4proto_conformance.settings import Settings
@@ -26,8 +27,6 @@ __all__ = ["LeaderBench", "Step"]
 
 _WORK: Final = frozenset(
     {
-        "SYNC",
-        "SYNC_MULTIMODAL",
         "EVAL",
         "VERIFY",
         "EVAL_BATCH",
@@ -213,7 +212,7 @@ class LeaderBench(TpBench):
     def serve(self, step: Step) -> None:
         """Answer a command as a worker does."""
         name, values = step.name, step.values
-        if name == "SYNC":
+        if name in ("SYNC", "SYNC_MULTIMODAL"):
             self.exchange(self.meetings(step))
             self.finish_sync(step)
         elif name == "VERIFY":
@@ -240,7 +239,7 @@ class LeaderBench(TpBench):
             self.held[known], self.contexts[known] = [], values["ctx_size"]
         elif step.name == "SESSION_DESTROY":
             self.held.pop(known, None)
-        elif step.name in ("SYNC", "MIXED_BATCH"):
+        elif step.name in ("SYNC", "SYNC_MULTIMODAL", "MIXED_BATCH"):
             self.held[known] = list(values["tokens"])
         elif step.name == "EVAL":
             self.held[known].append(values["token"])
@@ -289,7 +288,10 @@ class LeaderBench(TpBench):
         while True:
             found = self.control.next()
             if isinstance(found, Ended) or found.name != "SYNC_CHECKPOINT":
-                raise Deviation("DS4T-FLOW-12", "a SYNC_CHECKPOINT", str(found))
+                silent = isinstance(found, Ended) and found.how == "silence"
+                clause = FIRST if silent else MISSING[point]
+                due = f"a SYNC_CHECKPOINT of point {point} before ours"
+                raise Deviation(clause, due, str(found))
             self._meeting += 1
             seen = (found["seq"], found["total"])
             if seen != (self._meeting, total):

@@ -63,7 +63,7 @@ def command_gates(
     context : int
         Context of its session, in tokens.
     """
-    if name == "SYNC":
+    if name in ("SYNC", "SYNC_MULTIMODAL"):
         plan = plan_sync(held, values["tokens"], context, options, model_id=model)
         for chunk in plan.chunks:
             yield from chunk_gates(chunk, schedule, options, model_id=model)

@@ -159,7 +159,13 @@ class _Wire:
 
 
 class ControlWire(_Wire):
-    """The control connection."""
+    """The control connection.
+
+    Attributes
+    ----------
+    last : ControlFrame or None
+        The newest frame of the peer.
+    """
 
     name = "control"
 
@@ -173,6 +179,7 @@ class ControlWire(_Wire):
     ) -> None:
         super().__init__(channel, log, patience, wait)
         self.dialect = dialect
+        self.last: ControlFrame | None = None
         self._buffer = bytearray()
 
     def send_pieces(self, data: bytes, size: int, kind: str) -> None:
@@ -225,7 +232,7 @@ class ControlWire(_Wire):
             return short
         whole = bytes(self._buffer[: HEADER.size + size])
         del self._buffer[: HEADER.size + size]
-        found = self._read(code, whole)
+        found = self.last = self._read(code, whole)
         self.log.add(self.name, "peer", f"DS4T.{found.name}", whole, found.values)
         return found
 
@@ -332,3 +339,15 @@ class DataWire(_Wire):
             {"layer": layer, "third": third, "seq": seq},
         )  # fmt: skip
         return Gate(magic, layer, third, seq, bytes(into[GATE.size :]))
+
+    def take_payload(self, size: int) -> bytes | Ended:
+        """Read the payload of a gate whose header has been read."""
+        self._wait(f"{size} bytes of a gate")
+        into = bytearray(size)
+        try:
+            self.channel.exchange([], into, deadline=SYSTEM_CLOCK.now() + self.patience)
+        except PeerLost as error:
+            if error.kind == "timeout":
+                return Ended("silence", f"{size} bytes of a gate are due")
+            return self._end("reset" if error.kind == "reset" else "cut")
+        return bytes(into)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ds4proto.link.ds4t_events import CHUNK, END, KEEP_ALL, OK, REPLAY, START
@@ -19,7 +18,7 @@ from ds4proto.link.plan import (
 from ds4proto.peer import PeerLost
 from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_conformance.bench.base import Connections
-from ds4proto_conformance.bench.tp import TpBench
+from ds4proto_conformance.bench.tp_meetings import MeetingBench, Trace
 from ds4proto_conformance.bench.tp_wire import ControlFrame, DataWire, gate_bytes
 from ds4proto_conformance.settings import Settings
 from ds4proto_conformance.verdicts import Deviation
@@ -30,16 +29,7 @@ __all__ = ["RankBench", "Trace"]
 CTX = 256
 
 
-@dataclass(slots=True)
-class Trace:
-    """What one operation showed: the peer's partials in order, its logits."""
-
-    partials: list[bytes] = field(default_factory=list)
-    logits: list[bytes] = field(default_factory=list)
-    checkpoints: list[tuple[int, int]] = field(default_factory=list)
-
-
-class RankBench(TpBench):
+class RankBench(MeetingBench):
     """A tp-worker under test.
 
     Attributes
@@ -54,8 +44,7 @@ class RankBench(TpBench):
         super().__init__(connections, settings)
         self.held: dict[int, list[int]] = {}
         self._contexts: dict[int, int] = {}
-        self._last_id = self._eval_seq = self._meeting = 0
-        self._speaks_first: bool | None = None
+        self._last_id = self._eval_seq = 0
 
     # meeting
 
@@ -258,85 +247,15 @@ class RankBench(TpBench):
         self.held[known] = list(prompt)
         return trace
 
-    def meet(
-        self,
-        point: int,
-        current: int,
-        total: int,
-        trace: Trace,
-        *,
-        cancel: bool = False,
-    ) -> bool:
-        """Meet the worker at a checkpoint, where the dialect has them.
-
-        A worker that speaks first may have an engine with more progress than we know:
-        its further points are answered with their own words.
-        """
-        if not self.own.rules.checkpoints:
-            return False
-        if self._speaks_first is None and point == START:
-            self._speaks_first = False
-            early = self.control.quiet(self.quiet)
-            if early is not None:
-                self._speaks_first = True
-                return self._answer(early, point, current, total, trace, cancel)
-        if not self._speaks_first:
-            self.checkpoint(point, current, total, int(cancel))
-            return self._answer(self.control.next(), point, current, total, trace, None)
-        return self._answer(self.control.next(), point, current, total, trace, cancel)
-
-    def _answer(
-        self,
-        found: ControlFrame | Ended,
-        point: int,
-        current: int,
-        total: int,
-        trace: Trace,
-        reply: bool | None,
-    ) -> bool:
-        """Judge the worker's checkpoint; with `reply` ours is still to be sent."""
-        while True:
-            values = self.checkpoint_of(found)
-            theirs = values["point"], values["current"]
-            due = theirs == (point, current)
-            trace.checkpoints.append(theirs)
-            number = self._meeting + (reply is not None)
-            seen = (values["seq"], values["total"])
-            if seen != (number, total):
-                clause = "DS4T-CKPT-02" if seen[0] != number else "DS4T-CKPT-04"
-                raise Deviation(
-                    clause, f"checkpoint {number}, total {total}", str(found)
-                )
-            if not due and (reply is None or theirs[0] in (START, END)):
-                clause = "DS4T-CKPT-10" if point == CHUNK else "DS4T-CKPT-11"
-                clause = "DS4T-CKPT-09" if point == START else clause
-                raise Deviation(clause, f"point {point}, current {current}", str(found))
-            if reply is not None:
-                self.checkpoint(*theirs, total, int(reply))
-            if due:
-                return bool(values["cancelled"]) or bool(reply)
-            found = self.control.next()
-
-    def checkpoint_of(self, found: ControlFrame | Ended) -> dict[str, Any]:
-        """Return the words of a checkpoint."""
-        if isinstance(found, Ended) or found.name != "SYNC_CHECKPOINT":
-            raise Deviation("DS4T-FLOW-12", "a SYNC_CHECKPOINT", str(found))
-        return found.values
-
-    def checkpoint(
-        self, point: int, current: int, total: int, cancelled: int = 0, **lies: int
-    ) -> None:
-        """Send a checkpoint."""
-        self._meeting += 1
-        values = {"seq": self._meeting, "point": point, "current": current,
-                  "total": total, "cancelled": cancelled, **lies}  # fmt: skip
-        self.command("SYNC_CHECKPOINT", **values)
+    def next_eval(self) -> int:
+        """Return the number of the next token that runs by itself, and count it."""
+        self._eval_seq += 1
+        return self._eval_seq
 
     def eval_only(self, known: int, token: int, **lies: int) -> None:
         """Send EVAL, no gates."""
-        self._eval_seq += 1
         reserved = lies.pop("reserved", 0)  # unnamed padding before v10
-        values = {"session_id": known, "seq": self._eval_seq, "token": token, **lies}
+        values = {"session_id": known, "seq": self.next_eval(), "token": token, **lies}
         frame = self.frame("EVAL", **values)
         self.pair().send(
             frame[:-4] + reserved.to_bytes(4, "little"), "DS4T.EVAL", values

@@ -9,7 +9,7 @@ from typing import Any
 
 from ds4proto_conformance.mutants import find
 from ds4proto_conformance.peers.faults import Fault
-from ds4proto_conformance.peers.net import TcpNet
+from ds4proto_conformance.peers.net import HOST, TcpNet
 
 ROLES = ("worker", "coordinator", "tp-leader", "tp-worker")
 REDIAL = 1.0
@@ -18,7 +18,8 @@ REDIAL = 1.0
 
 def _peer(role: str, fault: Fault, address: tuple[str, int]) -> tuple[Any, TcpNet]:
     listens = role in ("coordinator", "tp-leader")
-    net = TcpNet(address) if listens else TcpNet()
+    near = "::1" if ":" in address[0] else HOST
+    net = TcpNet(address if listens else (near, 0))
     if role == "worker":
         from ds4proto_conformance.peers.worker import SmallWorker
 
