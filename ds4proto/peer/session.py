@@ -17,6 +17,7 @@ from ds4proto.peer.connect import (
     RetryPolicy,
     dial,
     ds4t_dial,
+    is_loopback,
     listen,
 )
 from ds4proto.peer.endpoint import LOOPBACK, Endpoint, reach
@@ -237,11 +238,19 @@ class PeerSession:
 
     def _data(self) -> Listener:
         if self._data_listener is None:
-            host = self._listener.address[0] if self._listener else LOOPBACK
+            host = self._listener.address[0] if self._listener else self._near()
             self._data_listener = listen(
                 host, 0, allow_remote=self._allow_remote, clock=self._clock
             )
         return self._data_listener
+
+    def _near(self) -> str:
+        """Return where a peer that we have dialled can dial us, as far as we may."""
+        for channel in self._opened:
+            host = channel.local[0]
+            if self._allow_remote or is_loopback(host):
+                return host
+        return LOOPBACK
 
     def _peer_host(self) -> str:
         if self._peer is not None:

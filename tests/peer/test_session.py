@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import shlex
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -304,3 +305,22 @@ def test_sessions_in_threads_do_not_mix() -> None:
         thread.join(PATIENCE * 2)
     assert not any(thread.is_alive() for thread in threads)
     assert failures == []
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_a_peer_that_we_dial_can_dial_us_where_it_sees_us() -> None:
+    """A coordinator dials the address from which its worker came."""
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    with listener:
+        spec = f"tcp:[::1]:{listener.getsockname()[1]}"
+        with open_peer(spec, "coordinator", deadline=_soon()) as peer:
+            assert peer.data_address()[0] == "127.0.0.1"
+        with open_peer(spec, "coordinator", deadline=_soon()) as peer:
+            peer.channel("control")
+            host, port = peer.data_address()
+            assert host == "::1"
+            with socket.create_connection((host, port), timeout=PATIENCE):
+                peer.accept(deadline=_soon()).close()
