@@ -60,7 +60,8 @@ class Knocking:
         self.origin = origin_of(sock)
         self._own = self.hello.start(monotonic())
         self._greet = monotonic() + greet_after
-        self.greet()
+        if not greet_after:  # else in ``read``, behind those who knocked before
+            self.greet()
 
     @property
     def greeted(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ds4proto_runtime.tp import bringup
+from ds4proto_runtime.tp import bringup, rank
 from ds4proto_runtime.tp.errors import PairError
 from ds4proto_runtime.tp.leader import TpLeader
 from ds4proto_runtime.tp.rank import Rank
@@ -22,10 +23,20 @@ from ds4proto.link.ds4t_identity import TpSettings
 from tests.runtime.tp.rig import PATIENCE, options, until
 
 SHAPE = ToyShape()
+CLIENTS: list[socket.socket] = []
+"""What a test has connected, closed behind it however it ends."""
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_closed() -> Iterator[None]:
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
 
 
 def _connect(address: tuple[str, int]) -> socket.socket:
     sock = socket.create_connection(address, PATIENCE)
+    CLIENTS.append(sock)
     sock.settimeout(PATIENCE)
     return sock
 
@@ -58,10 +69,14 @@ def _door(**words: Any) -> Iterator[tuple[TpLeader, list[str], list[BaseExceptio
     thread.start()
     try:
         yield leader, log, errors
+    except BaseException as error:
+        error.add_note(f"the leader said {log} and ended with {errors}")
+        leader.close()
+        raise
     finally:
         thread.join(PATIENCE)
-        assert not thread.is_alive(), "the leader hangs"
         leader.close()
+    assert not thread.is_alive(), "the leader hangs"
 
 
 def _work(address: tuple[str, int], results: list[object]) -> threading.Thread:
@@ -154,10 +169,58 @@ def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
     assert errors == []
 
 
+def test_a_leader_that_stands_still_does_not_greet_the_data_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker says its hello before it dials again: the leader reads in that order.
+
+    It takes the second connection before it has read anything, and by then the time
+    in which it greets nobody else is over.
+    """
+    monkeypatch.setattr(bringup, "GREET_SECONDS", 1e-9)
+    accept = bringup.LeaderDoor._accept
+    taken: list[Any] = []
+    waits, go_on = threading.Event(), threading.Event()
+
+    def later(door: bringup.LeaderDoor, *words: Any) -> Any:
+        if taken:
+            waits.set()
+            go_on.wait(PATIENCE)
+        sock = accept(door, *words)
+        taken.extend([] if sock is None else [sock])
+        return sock
+
+    monkeypatch.setattr(bringup.LeaderDoor, "_accept", later)
+    with _door() as (leader, log, errors):
+        control = _connect(leader.address)
+        assert waits.wait(PATIENCE)
+        control.sendall(_hello())
+        data = _connect(leader.address)
+        go_on.set()
+        until(lambda: any("worker connected" in line for line in log) or errors, log)
+        control.close()
+        data.close()
+    assert errors == []
+    assert not any("turned away" in line for line in log)
+
+
 def test_a_silent_racer_is_told_apart_at_the_first_gate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bringup, "SETTLE_SECONDS", 3.0)  # a slow worker comes in time
+    monkeypatch.setattr(bringup, "SETTLE_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(rank, "SETTLE_LIMIT", PATIENCE)
+    # the door's clock runs on once both connections have come
+    ahead, silent = [0.0], set[int]()
+    monkeypatch.setattr(bringup, "monotonic", lambda: time.monotonic() + ahead[0])
+    still_silent = bringup.LeaderDoor._still_silent
+
+    def seen(door: bringup.LeaderDoor, sock: socket.socket) -> bool:
+        silent.add(sock.fileno())
+        if len(silent) == 2:
+            ahead[0] = 3 * PATIENCE
+        return still_silent(door, sock)
+
+    monkeypatch.setattr(bringup.LeaderDoor, "_still_silent", seen)
     results: list[object] = []
     racers: list[socket.socket] = []
     real = bringup._worker_hello
@@ -191,6 +254,7 @@ def test_another_address_is_no_data_connection(
     with _door() as (leader, log, errors):
         control = _connect(leader.address)
         stranger = socket.socket()
+        CLIENTS.append(stranger)
         stranger.bind(("127.0.0.1", 0))
         strange.add(stranger.getsockname()[1])
         control.sendall(_hello())
@@ -216,8 +280,10 @@ def test_a_worker_that_leaves_before_its_data_connection_is_reported() -> None:
 
 
 def test_a_data_connection_that_never_comes_ends_the_wait() -> None:
-    with _door(hello_seconds=0.5) as (leader, _, errors):
+    with _door() as (leader, _, errors):
         control = _connect(leader.address)
+        assert len(control.recv(88, socket.MSG_WAITALL)) == 88
+        leader._door._hello_seconds = 0.3  # from here on: our own hello had longer
         control.sendall(_hello())
         until(lambda: bool(errors), "no error")
         control.close()
@@ -247,9 +313,11 @@ def test_a_worker_refuses_another_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()[:2]
 
+        server.settimeout(PATIENCE)
+
         def answer() -> None:
             peer, _ = server.accept()
-            with peer:
+            with peer, suppress(OSError):  # it may be gone before it is heard
                 peer.sendall(_hello())
                 peer.recv(88, socket.MSG_WAITALL)
 

@@ -22,7 +22,8 @@ from ds4proto.cli import run as command_line
 from ds4proto.errors import Ds4ProtoError, WrongUsage
 from ds4proto.link.ds4t_prefill import GLM_MODELS
 from ds4proto.peer import open_peer
-from tests.runtime.tp.rig import free_port, options
+from tests.runtime.ports import held_port
+from tests.runtime.tp.rig import PATIENCE, options
 
 LEAD = ["--role", "coordinator", "--listen", "127.0.0.1", "0"]
 WORK = ["--role", "worker", "--coordinator", "127.0.0.1", "9"]
@@ -262,23 +263,25 @@ def test_explicit_rdma_without_a_device_fails_closed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli, "load_rdma", lambda *_: None)
-    port = str(free_port())
+    # signals belong to the main thread alone
+    monkeypatch.setattr(cli, "_answering_sigterm", contextlib.nullcontext)
     word = ["--engine", "toy", "--dialect", "v14"]
     statuses: list[int] = []
+    with held_port() as port:
+        address = ["127.0.0.1", str(port)]
 
-    def lead() -> None:
-        statuses.append(
-            command_line_rank("--role", "coordinator", "--listen", "127.0.0.1", port,
-                              "--script", "create", *word)
-        )  # fmt: skip
+        def lead() -> None:
+            statuses.append(
+                command_line_rank("--role", "coordinator", "--listen", *address,
+                                  "--script", "create", *word)
+            )  # fmt: skip
 
-    thread = threading.Thread(target=lead, daemon=True)
-    thread.start()
-    status = command_line_rank(
-        "--role", "worker", "--coordinator", "127.0.0.1", port,
-        "--transport", "rdma", *word,
-    )  # fmt: skip
-    thread.join(30)
+        thread = threading.Thread(target=lead, daemon=True)
+        thread.start()
+        status = command_line_rank(
+            "--role", "worker", "--coordinator", *address, "--transport", "rdma", *word
+        )
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert status == 1
     err = capsys.readouterr().err
@@ -286,14 +289,12 @@ def test_explicit_rdma_without_a_device_fails_closed(
 
 
 def command_line_rank(*words: str) -> int:
-    """Run one rank in this thread; signals belong to the main thread alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_answering_sigterm", contextlib.nullcontext)
-        try:
-            return cli.run([*words, "--hello-wait", "5"])
-        except Ds4ProtoError as error:
-            log_line(str(error))
-            return int(error.exit_code)
+    """Run one rank in this thread."""
+    try:
+        return cli.run([*words, "--hello-wait", "60"])
+    except Ds4ProtoError as error:
+        log_line(str(error))
+        return int(error.exit_code)
 
 
 def test_tokens_of_a_script() -> None:
