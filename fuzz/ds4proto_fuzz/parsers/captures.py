@@ -39,8 +39,10 @@ def check(data: bytes) -> None:
     size = whole[-1]
     step = SMALL_STEP if size <= 4 * CAPTURE.most else BIG_STEP
     pieces = _read(data, step)
-    if whole[1] and whole[1].startswith(DAMAGED) and pieces[1]:
-        # How much of damaged deflate data can be saved depends on how it is asked for.
+    errors = (whole[1] or "", pieces[1] or "")
+    if all(errors) and any(text.startswith(DAMAGED) for text in errors):
+        # How much of damaged deflate data can be saved depends on how it is asked for;
+        # one reading may meet nonsense that the other never gets to see.
         some = min(len(whole[0]), len(pieces[0]))
         same("whole or byte by byte: saved", whole[0][:some], pieces[0][:some])
         return
