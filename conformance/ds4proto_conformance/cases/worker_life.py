@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ds4proto.link.ds4d_frames import FIXED
+from ds4proto.link.ds4d_limits import MAX_NAME
 from ds4proto.peer import PeerLost
+from ds4proto.schema.ds4d_hello import HELLO
 from ds4proto_conformance.bench.worker import WorkerBench
 from ds4proto_conformance.registry import case
 from ds4proto_conformance.verdicts import Deviation
@@ -51,10 +54,12 @@ def name(peer: WorkerBench) -> None:
     """The model name is 1 to 127 bytes without NUL, and nothing follows it."""
     assert peer.hello is not None
     body = peer.hello.body
-    size = int.from_bytes(body[36:40], "big")
-    if size != len(body) - 40 or not 1 <= size <= 127 or b"\0" in body[40:]:
+    size, text = FIXED[HELLO].read(body)["model_name_len"], body[FIXED[HELLO].size :]
+    if size != len(text) or not 1 <= size <= MAX_NAME or b"\0" in text:
         raise Deviation(
-            "DS4D-HELLO-21", "a name that fills the body, without NUL", repr(body[36:])
+            "DS4D-HELLO-21",
+            "a name that fills the body, without NUL",
+            f"model_name_len {size} and {text!r}",
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ds4proto.schema.declare import offsets_of
+from ds4proto.schema.ds4d_records import ROUTE_RETURN
 from ds4proto_conformance.bench.work import Hop, Work, return_record, route_blob
 from ds4proto_conformance.bench.worker import WorkerBench
 from ds4proto_conformance.registry import Position, case
@@ -150,7 +152,8 @@ def no_return(peer: WorkerBench, p: dict[str, Any]) -> Work:
 @route("return-host-length", "10", "A return host that runs past the blob.")
 def return_length(peer: WorkerBench, _p: dict[str, Any]) -> Work:
     end = bytearray(return_record())
-    end[4:8] = (9).to_bytes(4, "big")
+    at = offsets_of(ROUTE_RETURN, "*")["host_len"]
+    end[at : at + 4] = (9).to_bytes(4, "big")
     return peer.make(2, blob=route_blob([peer.hop()], end=bytes(end)))
 
 

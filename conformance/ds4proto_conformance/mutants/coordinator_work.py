@@ -11,6 +11,7 @@ from ds4proto.codec.token_hash import TOKEN_HASH_START, token_hash
 from ds4proto.link import ds4d_registry as registry
 from ds4proto.link import ds4d_route as route
 from ds4proto.link import ds4d_session as session
+from ds4proto.link.ds4d_frames import ROUTE_PART
 from ds4proto_conformance.mutants.tools import Parts, work
 from ds4proto_conformance.peers import coordinator as small
 from ds4proto_conformance.peers.faults import Fault, patched
@@ -88,14 +89,15 @@ def _blob(change: Callable[[bytes], bytes]) -> Any:
 
 
 def _port_swapped(raw: bytes) -> bytes:
-    port = int.from_bytes(raw[4:8], "big")
-    turned = (port & 255) << 8 | port >> 8
-    return raw[:4] + (turned or 9).to_bytes(4, "big") + raw[8:]
+    words = ROUTE_PART.read(raw)
+    turned = (words["port"] & 255) << 8 | words["port"] >> 8
+    return ROUTE_PART.build({**words, "port": turned or 9}) + raw[ROUTE_PART.size :]
 
 
 def _host_name(raw: bytes) -> bytes:
-    size = int.from_bytes(raw[:4], "big")
-    return (9).to_bytes(4, "big") + raw[4:20] + b"localhost" + raw[20 + size :]
+    words, name = ROUTE_PART.read(raw), b"localhost"
+    rest = raw[ROUTE_PART.size + words["host_len"] :]
+    return ROUTE_PART.build({**words, "host_len": len(name)}) + name + rest
 
 
 def _with_itself(parts: Parts) -> None:

@@ -16,6 +16,7 @@ from ds4proto.link.ds4d_frames import (
     unpack_header,
 )
 from ds4proto.schema.declare import FrameSpec
+from ds4proto.schema.ds4d_common import MAGIC
 from ds4proto.schema.ds4d_hello import ERROR
 from ds4proto.schema.ds4d_result import RESULT
 from ds4proto.schema.ds4d_work import WORK
@@ -129,7 +130,7 @@ def frames_in(
         out = b""
         while len(held) >= HEADER_SIZE:
             magic, code, size = unpack_header(held)
-            if magic != 0x44533444 or size > 1 << 24:
+            if magic != MAGIC or size > 1 << 24:
                 out += bytes(held)
                 held.clear()
                 break

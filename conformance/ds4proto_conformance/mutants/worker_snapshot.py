@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ds4proto.link import ds4d_worker_snapshots
 from ds4proto.link.ds4d_events import Close
-from ds4proto.link.ds4d_frames import FIXED
+from ds4proto.link.ds4d_frames import CODE, FIXED, unpack_header
 from ds4proto.link.ds4d_snapshot_server import (
     CHUNK_PART,
     LOAD_PART,
@@ -54,7 +54,7 @@ def _empties(peer: Any, event: SaveShard) -> None:
 
 
 def _unstable(connection: Any, frame: bytes) -> list[bytes]:
-    if frame[4:8] != (7).to_bytes(4, "big") or len(frame) < 60:
+    if unpack_header(frame)[1] != CODE[SNAPSHOT_CHUNK] or len(frame) < 60:
         return [frame]
     turn = connection.memory["turn"] = connection.memory.get("turn", 0) + 1
     return [frame[:-1] + bytes([frame[-1] ^ turn & 1])]

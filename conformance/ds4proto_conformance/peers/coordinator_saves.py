@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ds4proto.codec.token_hash import token_hash
 from ds4proto.link.ds4d_events import ShardData, SnapshotDone, Transmit
+from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.link.ds4d_session import Session
 from ds4proto.link.ds4d_snapshot_client import LoadClient, SaveClient, ShardKey
@@ -103,7 +104,7 @@ class Transfers:
     def _write(self, connection: Connection, buffers: Any) -> None:
         data = b"".join(map(bytes, buffers))
         while data:
-            size = 12 + int.from_bytes(data[8:12], "big")
+            size = HEADER_SIZE + unpack_header(data)[2]
             frame, data = data[:size], data[size:]
             frames = [frame]
             if self._fault.out is not None:

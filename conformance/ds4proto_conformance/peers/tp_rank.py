@@ -20,6 +20,8 @@ from ds4proto.link.ds4t_limits import ControlLimits
 from ds4proto.link.ds4t_texts import PairFailed, TpRole
 from ds4proto.link.events import Violation
 from ds4proto.link.plan import PlanKind
+from ds4proto.schema import header_of
+from ds4proto.schema.fast import struct_of
 from ds4proto_conformance.peers.faults import Fault
 from ds4proto_conformance.peers.net import Net
 from ds4proto_conformance.peers.tp_engine import F32, TINY, TinyRank
@@ -29,6 +31,8 @@ __all__ = ["Over", "SmallRank", "Spot"]
 TICK: Final = 0.05
 GATE_IDLE: Final = 0.12
 """Gate timeout of small ranks, in dialects that have one."""
+FRAME: Final = struct_of(header_of("DS4T"), "*")
+"""Magic, type and length in front of a control frame."""
 _now = time.monotonic
 
 
@@ -188,7 +192,7 @@ class SmallRank:
         assert self.control is not None
         data = b"".join(map(bytes, buffers))
         while data:
-            size = 12 + int.from_bytes(data[8:12], "little")
+            size = FRAME.size + FRAME.unpack_from(data)[2]
             self.write(self.control, data[:size])
             data = data[size:]
 
