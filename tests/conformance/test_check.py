@@ -41,7 +41,7 @@ def command(*args: str, cwd: Path | None = None, **env: str) -> Any:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Event, Lock, Timer
 from typing import Final
 
 from ds4proto.errors import WrongUsage
@@ -94,9 +94,12 @@ class _Running:
 
     def __init__(self) -> None:
         self._lock, self._processes = Lock(), set[subprocess.Popen[str]]()
+        self.all_known = Event()
+        """Set once every part can be told of an end; none begins before."""
         self.over = False
 
     def start(self, argv: list[str]) -> subprocess.Popen[str] | None:
+        self.all_known.wait()
         with self._lock:
             if self.over:
                 return None
@@ -119,6 +122,7 @@ class _Running:
     def end(self) -> None:
         with self._lock:
             self.over = True
+            self.all_known.set()
             for process in self._processes:
                 process.kill()
 
@@ -204,6 +208,7 @@ def campaign(
             for name in names:
                 part = (name, share, out, corpus, seed, told, running)
                 parts.append(lanes.submit(_target, *part))
+            running.all_known.set()
             return [one.result() for one in parts]
         except KeyboardInterrupt:
             begun = [one for one in parts if not one.cancel()]

@@ -50,7 +50,7 @@ def parsers(*args: str, stub: Path | None, **env: str) -> Any:
         env={**os.environ, "PYTHONPATH": str(stub or ""), **env},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

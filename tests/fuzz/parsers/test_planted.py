@@ -312,7 +312,7 @@ def test_a_process_cannot_map_what_a_peer_announces() -> None:
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     limited = sys.platform.startswith("linux")
