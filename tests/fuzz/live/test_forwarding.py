@@ -221,7 +221,10 @@ def test_a_sound_worker_in_the_middle_is_not_blamed(tmp_path: Path) -> None:
 
 
 def test_a_wrong_forward_is_found_and_reduced() -> None:
-    row = search("worker", "forwards-own-layers", 1, patience=PATIENCE, limit=120)
+    row = search(
+        "worker", "forwards-own-layers", 1, patience=PATIENCE, limit=900.0,
+        quick=PATIENCE,
+    )  # fmt: skip
     assert row.finding is not None, row
     assert row.finding.effect.kind == "wrong answer"
     assert len(row.finding.case.steps) == 1
@@ -249,9 +252,9 @@ def test_the_script_plays_the_next_hop_too(tmp_path: Path) -> None:
         [sys.executable, *words], stderr=subprocess.PIPE, text=True
     )
     try:
-        _, errors = worker.communicate(timeout=120)
+        _, errors = worker.communicate(timeout=300)
         assert "EOFError: 20 bytes of a RESULT" in errors
-        assert script.communicate(timeout=120)[0]
+        assert script.communicate(timeout=300)[0]
     finally:
         for process in (script, worker):
             process.kill()
