@@ -95,6 +95,7 @@ def _report(file: str, found: WhatIf) -> dict[str, Any]:
         ],
         "narrow_payloads": found.narrow,
         "partial_payloads": found.partial,
+        "left_out_payloads": found.left_out,
     }
 
 
@@ -133,6 +134,11 @@ def _show(file: str, found: WhatIf, console: Console) -> None:
         console.print(f"{odd} values were infinite or NaN before any narrowing.")
     for width, count in found.narrow.items():
         console.print(f"{count} payloads are at {width} already and tell nothing.")
+    if found.left_out:
+        console.print(
+            f"{found.left_out} payloads are of more hops and layers than are told "
+            "apart, and are left out."
+        )
     if found.partial:
         console.print(f"{found.partial} payloads are not whole in the capture.")
     console.print()

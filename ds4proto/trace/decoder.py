@@ -15,7 +15,7 @@ import msgspec
 
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.pcap.reader import CaptureReader
-from ds4proto.pcap.types import CaptureInfo
+from ds4proto.pcap.types import CaptureInfo, Endpoint
 from ds4proto.schema.recognise import protocol_of
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.runs import Run, RunTable
@@ -76,6 +76,7 @@ class Decoder:
         self._dialect = dialect
         self._start_ns = start_ns
         self._watches: dict[int, Watch] = {}
+        self._open_at: dict[Endpoint, list[Watch]] = {}
         self.table = RunTable()
         self.ended: list[Watch] = []
 
@@ -115,12 +116,13 @@ class Decoder:
         else:
             watch = self._watches.pop(event.stream)
             yield from watch.end(event.stats)
+            self._over(watch)
             self.ended.append(watch)
 
     def _open(self, event: Opened) -> None:
         if self._start_ns is None:
             self._start_ns = event.time_ns
-        self._watches[event.stream] = Watch(
+        watch = self._watches[event.stream] = Watch(
             event,
             self.table,
             self._start_ns,
@@ -129,14 +131,22 @@ class Decoder:
             dialect=self._dialect,
             on_open=self._before,
         )
+        self._open_at.setdefault(watch.b, []).append(watch)
 
     def _before(self, opening: Watch) -> Iterator[FrameRow]:
         """Settle connections to the same listener first: order makes the pair."""
-        for watch in list(self._watches.values()):
-            if watch.number >= opening.number:
-                break
-            if watch.b == opening.b and watch.undecided:
+        waiting = self._open_at.get(opening.b, [])
+        waiting[:] = [w for w in waiting if w.observer is None and not w.foreign]
+        for watch in list(waiting):
+            if watch.number < opening.number and watch.undecided:
                 yield from watch.settle()
+
+    def _over(self, watch: Watch) -> None:
+        waiting = self._open_at.get(watch.b, [])
+        if watch in waiting:
+            waiting.remove(watch)
+        if not waiting:
+            self._open_at.pop(watch.b, None)
 
 
 class CaptureDecoder:

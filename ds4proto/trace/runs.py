@@ -15,11 +15,13 @@ from typing import Any, Final, Literal
 from ds4proto.link.pair import TpPair
 from ds4proto.pcap.types import Endpoint
 from ds4proto.schema.ds4d_work import OUTPUT_LOGITS
+from ds4proto.trace import bounds
 
 __all__ = ["Request", "Run", "RunTable"]
 
 Side = Literal["a", "b"]
 _MAX_REQUESTS: Final = 4096
+MOST_NOTES: Final = 64
 _SNAPSHOT_IDS: Final = 1 << 63
 _COORDINATOR: Final = "coordinator"
 
@@ -47,8 +49,12 @@ class Run:
         Data listener of a worker -> its role text.
     requests : OrderedDict
         (stream, request id) -> `Request`, for the answers still to come.
+    sessions : set of int
+        At most `bounds.MOST`; a note says where there were more.
     notes : dict
-        Things worth saying once, in order.
+        Things worth saying once, in order; at most `MOST_NOTES`.
+    left_out : int
+        Notes for which there was no room.
     hidden_values : int or None
         Hidden values of one token, once a 16- or 32-bit payload has shown it.
     hello : dict
@@ -63,14 +69,27 @@ class Run:
     sessions: set[int] = field(default_factory=set)
     id_spaces: set[str] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
+    left_out: int = 0
     hidden_values: int | None = None
     hello: dict[str, Any] = field(default_factory=dict)
     last_session: dict[int, int] = field(default_factory=dict)
+    listeners: int = 0
     switches: int = 0
 
     def note(self, text: str) -> None:
         """Keep a note, once."""
-        self.notes.setdefault(text)
+        if text in self.notes:
+            return
+        if len(self.notes) >= MOST_NOTES:
+            self.left_out += 1
+            return
+        self.notes[text] = None
+
+    @property
+    def told(self) -> list[str]:
+        """The notes, and how many more there were."""
+        more = [f"{self.left_out} more notes are left out"] if self.left_out else []
+        return [*self.notes, *more]
 
     @property
     def gates_per_token(self) -> int | None:
@@ -100,6 +119,7 @@ class RunTable:
         self.runs: list[Run] = []
         self._by_address: dict[tuple[str, Endpoint], Run] = {}
         self._pairs: dict[Endpoint, tuple[TpPair, Run]] = {}
+        self._worker_roles: dict[Endpoint, str] = {}
         self._joined: dict[int, Run] = {}
         self.roles: dict[tuple[int, Side], str] = {}
 
@@ -183,8 +203,8 @@ class RunTable:
         )
         role = f"worker {layers}"
         data = Endpoint(worker.host, f["listen_port"])
-        self._own(run, "worker", data)
-        run.workers[data] = role
+        if self._own(run, "worker", data):
+            run.workers[data] = self._worker_roles[data] = role
         self._join(stream, run, "control")
         self.roles[stream, sender] = role
         self.roles[stream, other] = _COORDINATOR
@@ -207,9 +227,12 @@ class RunTable:
         for end, hop in zip(ends, route, strict=True):
             output = bool(hop["flags"] & 1)
             layers = layers_text(hop["layer_start"], hop["layer_end"], output=output)
-            self._own(run, "worker", end)
             # what a worker said of itself in HELLO counts more
-            roles.append(run.workers.setdefault(end, f"worker {layers}"))
+            role = run.workers.get(end, f"worker {layers}")
+            if self._own(run, "worker", end):
+                run.workers.setdefault(end, role)
+                self._worker_roles.setdefault(end, role)
+            roles.append(role)
         kind = "control" if run.streams.get(stream) == "control" else "forward"
         self._join(stream, run, kind)
         other: Side = "b" if sender == "a" else "a"
@@ -254,7 +277,10 @@ class RunTable:
         run.requests[stream, f["request"]] = Request(int(f["n_tokens"]), session)
         if len(run.requests) > _MAX_REQUESTS:
             run.requests.popitem(last=False)
-        run.sessions.add(session)
+        if len(run.sessions) < bounds.MOST or session in run.sessions:
+            run.sessions.add(session)
+        else:
+            run.note(f"more than {bounds.MOST} sessions: the rest are not told apart")
         run.id_spaces.add("WORK ids")
         before = run.last_session.get(stream)
         run.last_session[stream] = session
@@ -279,8 +305,20 @@ class RunTable:
     def _at(self, kind: str, end: Endpoint) -> Run | None:
         return self._by_address.get((kind, end))
 
-    def _own(self, run: Run, kind: str, end: Endpoint) -> None:
-        self._by_address.setdefault((kind, end), run)
+    def _own(self, run: Run, kind: str, end: Endpoint) -> bool:
+        """Note who listens at an address; False where a run names too many."""
+        if (kind, end) in self._by_address:
+            return True
+        if run.listeners >= bounds.MOST:
+            run.note(f"more than {bounds.MOST} addresses: the rest are not told apart")
+            return False
+        run.listeners += 1
+        self._by_address[kind, end] = run
+        return True
+
+    def worker_at(self, end: Endpoint) -> str | None:
+        """Return the role of the worker that listens at an address."""
+        return self._worker_roles.get(end)
 
     def _join(self, stream: int, run: Run, kind: str) -> None:
         run.streams[stream] = kind

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.rows import UNDECODED, FrameRow
 from ds4proto.trace.streams import Watch
@@ -32,7 +33,7 @@ class CaptureStats:
         self._dialects: Counter[str] = Counter()
         self._open: dict[int, set[int]] = defaultdict(set)
         self._in_flight: Counter[int] = Counter()
-        self._hops: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+        self._hops: Bounded[tuple[int, str], Counter[str]] = Bounded()
         self._gates: dict[int, Counter[str]] = defaultdict(Counter)
         self._last_gate: dict[int, float] = {}
         self._last_time = 0.0
@@ -66,14 +67,18 @@ class CaptureStats:
             if len(waiting) < _MAX_OPEN:
                 waiting.add(f["request"])
             self._in_flight[row.stream] = max(self._in_flight[row.stream], len(waiting))
-            hop = self._hops[row.run, f"{row.src_role} -> {row.dst_role}"]
-            hop["work_bytes"] += row.length
-            hop["requests"] += 1
-            hop["tokens"] += f["n_tokens"]
+            key = row.run, f"{row.src_role} -> {row.dst_role}"
+            hop = self._hops.offer(key, Counter)
+            if hop is not None:
+                hop["work_bytes"] += row.length
+                hop["requests"] += 1
+                hop["tokens"] += f["n_tokens"]
         elif row.type == "RESULT":
             self._open[row.stream].discard(f["request"])
-            hop = self._hops[row.run, f"{row.dst_role} -> {row.src_role}"]
-            hop["result_bytes"] += row.length
+            key = row.run, f"{row.dst_role} -> {row.src_role}"
+            hop = self._hops.offer(key, Counter)
+            if hop is not None:
+                hop["result_bytes"] += row.length
 
     def _tensor(self, row: FrameRow) -> None:
         f, gates = row.fields, self._gates[row.run]
@@ -185,7 +190,7 @@ class CaptureStats:
         end = max([self._last_time, *(self._relative(w) for w in watches)], default=0.0)
         found = []
         for run in self._decoder.decoder.runs:
-            notes = list(run.notes)
+            notes = run.told
             last = self._last_gate.get(run.number)
             running = run.number not in self._stopped
             if running and last is not None and end - last > _QUIET_S:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from ds4proto.link.schedule import Schedule
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.schema.slab import VALUE
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.tp_gates import place_of, place_of_seq
 from ds4proto.trace.narrowing import Narrowed, NarrowingLook, NarrowingSummary
@@ -68,6 +70,8 @@ class WhatIf:
         Width -> payloads that were narrow already, and tell nothing.
     partial : int
         Payloads of which the capture holds a part.
+    left_out : int
+        Payloads of hops and layers beyond those that are told apart.
     """
 
     places: list[Place] = field(default_factory=list)
@@ -75,6 +79,7 @@ class WhatIf:
     narrow: dict[str, int] = field(default_factory=dict)
     partial: int = 0
     damage: str = ""
+    left_out: int = 0
 
     def total(self, name: str) -> Narrowed:
         """Return what a format did over all places."""
@@ -110,7 +115,7 @@ def what_if(
     """
     codecs = {name: get(name) for name in formats}
     found = WhatIf(formats=tuple(codecs))
-    places: dict[tuple[str, str], Place] = {}
+    places: Bounded[tuple[str, str], Place] = Bounded()
 
     def look(
         spec: FrameSpec, fields: Mapping[str, Any], path: str, width: Width
@@ -134,7 +139,7 @@ def what_if(
 
 def _take(
     found: WhatIf,
-    places: dict[tuple[str, str], Place],
+    places: Bounded[tuple[str, str], Place],
     row: FrameRow,
     decoder: CaptureDecoder,
 ) -> None:
@@ -150,7 +155,10 @@ def _take(
         return
     what, base = _where(row, decoder)
     name = f"{row.src_role} -> {row.dst_role}"
-    place = places.setdefault((name, what), Place(name, what))
+    place = places.offer((name, what), partial(Place, name, what))
+    if place is None:
+        found.left_out += 1
+        return
     place.payloads += 1
     place.values += payload.values
     place.odd += payload.odd

@@ -260,9 +260,7 @@ class Connections:
         table = self._scene.decoder.decoder.table
         role = table.role(held.stream, "a" if side == "a" else "b")
         end = held.a if side == "a" else held.b
-        for run in table.runs:
-            role = role or run.workers.get(end)
-        return role or str(end)
+        return role or table.worker_at(end) or str(end)
 
     def close_proof(self, held: Connection, close: Close) -> Evidence:
         """Return the evidence that a FIN or RST is."""

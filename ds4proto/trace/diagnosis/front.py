@@ -21,6 +21,7 @@ from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.giving_up import GivingUpCheck
 from ds4proto.trace.diagnosis.hops import Pipelines
 from ds4proto.trace.diagnosis.identity import IdentityCheck
+from ds4proto.trace.diagnosis.kept import NotTracked, first_of_each_kind
 from ds4proto.trace.diagnosis.logs import (
     LogReader,
     head_of,
@@ -96,6 +97,21 @@ class Examiner:
         self._transport = TransportCheck(scene, self.connections)
         ends = PairEnds(scene, self.connections)
         refusals = Refusals(scene, self.pairs, ends)
+        routes, values = RouteCheck(scene), ValuesCheck(scene)
+        identity = IdentityCheck(scene)
+        self._bounded = NotTracked(
+            file,
+            lambda: {
+                "sessions": routes.sessions.lost + refusals.commands.lost,
+                "registrations": routes.hellos.lost,
+                "slices of workers": identity.workers.lost,
+                "payloads": values.places.lost,
+                "answers of workers": sum(
+                    run.nodes.lost for run in self.pipelines.runs.values()
+                ),
+                "gates": sum(run.waits.lost for run in self.pairs.runs.values()),
+            },
+        )
         self.checks: tuple[Check, ...] = (
             refusals,
             PipelineCheck(scene, self.pipelines),
@@ -105,8 +121,8 @@ class Examiner:
                 scene, self.connections, self.pairs, self._headers, ends, refusals
             ),
             TpAnswersCheck(scene, self.pairs, refusals),
-            RouteCheck(scene),
-            IdentityCheck(scene),
+            routes,
+            identity,
             ConnectingCheck(scene, self.connections),
             RulesCheck(
                 scene,
@@ -118,8 +134,9 @@ class Examiner:
             ),
             self._headers,
             RdmaCheck(scene),
-            ValuesCheck(scene),
+            values,
             self._transport,
+            self._bounded,
         )
         self.frames = 0
 
@@ -142,7 +159,8 @@ class Examiner:
         """Return the findings, the worst first; call it when all rows have passed."""
         self.connections.settle()
         found = (f for check in self.checks for f in check.findings())
-        return in_order(map(self._with_holes, found))
+        judged = in_order(map(self._with_holes, found))
+        return in_order(first_of_each_kind(judged, self.file))
 
     def _with_holes(self, finding: Finding) -> Finding:
         """Accuse nobody of what the capture's own holes may have made."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.spread import Sizes, Spread
 from ds4proto.trace.rows import FrameRow
 
@@ -118,7 +120,7 @@ class PipelineRun:
 
     number: int
     hops: dict[int, Hop] = field(default_factory=dict)
-    nodes: dict[tuple[int, int], Node] = field(default_factory=dict)
+    nodes: Bounded[tuple[int, int], Node] = field(default_factory=Bounded)
     first: float | None = None
     last: float = 0.0
     active: float = 0.0
@@ -264,11 +266,12 @@ class Pipelines:
             seconds = record["eval_usec"] / 1e6
             if run.lead == row.stream:
                 layers = (int(record["layer_start"]), int(record["layer_end"]))
-                node = run.nodes.setdefault(layers, Node(layers))
-                node.busy += seconds
-                node.busy_prefill += 0.0 if decode else seconds
-                if decode:
-                    node.evaluation.add(seconds)
+                node = run.nodes.offer(layers, partial(Node, layers))
+                if node is not None:
+                    node.busy += seconds
+                    node.busy_prefill += 0.0 if decode else seconds
+                    if decode:
+                        node.evaluation.add(seconds)
             if record["route_index"] != hop.index:
                 continue
             wait = record["downstream_wait_usec"] / 1e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from ds4proto.link.ds4t_identity import Identity, all_mismatches
@@ -10,6 +11,7 @@ from ds4proto.schema.declare import in_dialect
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_work import WORK
 from ds4proto.schema.ds4t_hello import ROLE_CODES
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.spread import counted
@@ -18,6 +20,7 @@ from ds4proto.trace.runs import layers_text
 
 __all__ = ["IdentityCheck"]
 
+LISTED: Final = 16
 _FLAGS: Final = next(f for f in WORK.body.fields if f.path == "flags").flags
 
 
@@ -27,7 +30,7 @@ class IdentityCheck:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._hellos: dict[int, dict[str, FrameRow]] = {}
-        self._workers: dict[int, dict[tuple[int, int, int], FrameRow]] = {}
+        self.workers: Bounded[tuple[int, int, int, int], FrameRow] = Bounded()
         self._errors: set[int] = set()
         self._dialects: dict[tuple[int, str], FrameRow] = {}
         self._extensions: dict[tuple[int, str], FrameRow] = {}
@@ -43,8 +46,9 @@ class IdentityCheck:
             return
         if row.type == "HELLO" and row.protocol == "DS4D":
             f = row.fields
-            key = (int(f["layer_start"]), int(f["layer_end"]), int(f["has_output"]))
-            self._workers.setdefault(row.run, {}).setdefault(key, row)
+            layers = int(f["layer_start"]), int(f["layer_end"])
+            key = (row.run, *layers, int(f["has_output"]))
+            self.workers.offer(key, lambda: row)
         elif row.type == "HELLO":
             role = (
                 "leader"
@@ -80,8 +84,11 @@ class IdentityCheck:
         """Answer run by run."""
         for run, hellos in self._hellos.items():
             yield from self._pair(run, hellos)
-        for run, workers in self._workers.items():
-            yield from self._slices(run, workers)
+        slices: dict[int, list[FrameRow]] = {}
+        for row in self.workers.values():
+            slices.setdefault(row.run, []).append(row)
+        for run, rows in slices.items():
+            yield from self._slices(run, rows)
         yield from self._byte_order()
         for (run, name), row in self._extensions.items():
             known = "unknown" not in name
@@ -201,12 +208,10 @@ class IdentityCheck:
 
     # -- pipeline ---------------------------------------------------------------
 
-    def _slices(
-        self, run: int, workers: Mapping[tuple[int, int, int], FrameRow]
-    ) -> Iterator[Finding]:
+    def _slices(self, run: int, workers: list[FrameRow]) -> Iterator[Finding]:
         """Compare what the workers of one coordinator announce."""
-        rows = [row for row in workers.values() if row.stream not in self._refused]
-        rows = rows or list(workers.values())
+        rows = [row for row in workers if row.stream not in self._refused]
+        rows = rows or workers
         for word, what in (
             ("model_id", "models"), ("model_name", "model names"),
             ("n_layers", "layer counts"), ("quant_bits", "quantisations"),
@@ -217,13 +222,16 @@ class IdentityCheck:
             }
             if len(set(values.values())) < 2:
                 continue
-            listed = ", ".join(f"{role} {value}" for role, value in values.items())
+            few = dict(islice(values.items(), LISTED))
+            listed = ", ".join(f"{role} {value}" for role, value in few.items())
+            if len(values) > LISTED:
+                listed += f" and {len(values) - LISTED} more"
             hard = word not in ("quant_bits", "ctx_size")
             yield Finding(
                 "identity.workers", "severe" if hard else "note", "certain",
                 f"the workers announce different {what}: {listed}",
-                {role: value for role, value in values.items()},
-                tuple(proof(row, self._scene.file) for row in rows),
+                {role: value for role, value in few.items()},
+                tuple(proof(row, self._scene.file) for row in rows[:LISTED]),
                 "the smallest context counts" if word == "ctx_size" else
                 "the protocol takes mixed quantisations; make sure that this is meant"
                 if not hard else "load the same model everywhere",
@@ -255,11 +263,11 @@ class IdentityCheck:
             "route.gap", "note" if brief else "warning",
             "possible" if brief else "likely",
             f"no request was sent, and no worker in the capture has layers "
-            f"{', '.join(missing)} of {layers}: the coordinator waits for them, unless "
+            f"{_listed(missing)} of {layers}: the coordinator waits for them, unless "
             "they are its own" + (", or come after the end of the capture"
                                   if brief else ""),
-            {"missing": ", ".join(missing), "layers": layers},
-            tuple(proof(row, self._scene.file) for row in rows),
+            {"missing": _listed(missing), "layers": layers},
+            tuple(proof(row, self._scene.file) for row in rows[:LISTED]),
             "record longer" if brief else "start the worker for those layers",
             run, self._scene.file,
         )  # fmt: skip
@@ -294,3 +302,9 @@ class IdentityCheck:
                     "ds4proto decode --dialect NAME reads it as another one",
                     run, self._scene.file,
                 )  # fmt: skip
+
+
+def _listed(texts: list[str]) -> str:
+    """Return the first few of some texts in a row."""
+    more = f" and {len(texts) - LISTED} more" if len(texts) > LISTED else ""
+    return ", ".join(texts[:LISTED]) + more

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ds4proto.link.ds4d_session import SNAPSHOT_IDS
 from ds4proto.schema.ds4d_work import RESET_SESSION
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.known_texts import meaning_of
@@ -54,8 +55,8 @@ class RouteCheck:
         self._status: dict[tuple[int, str, str], Times] = {}
         self._asked: OrderedDict[tuple[int, int], FrameRow] = OrderedDict()
         self._answered: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._sessions: dict[tuple[int, int], Session] = {}
-        self._hellos: dict[tuple[int, str], FrameRow] = {}
+        self.sessions: Bounded[tuple[int, int], Session] = Bounded()
+        self.hellos: Bounded[tuple[int, str], FrameRow] = Bounded()
         self._refused: dict[int, FrameRow] = {}
         self._stray: dict[tuple[int, str, str], Times] = {}
         self._early: dict[tuple[int, int], FrameRow] = {}
@@ -100,7 +101,7 @@ class RouteCheck:
         if f.get("route_index"):
             return
         self._number(row)
-        session = self._sessions.setdefault((row.run, int(f["session"])), Session())
+        session = self._session(row.run, int(f["session"]))
         head = tuple((f.get("tokens") or ())[:HEAD])
         if f["flags"] & RESET_SESSION and f["pos0"] == 0:
             same = head[: len(session.head)] == session.head[: len(head)]
@@ -108,6 +109,10 @@ class RouteCheck:
                 self._replay(row, session)
             session.head = head
         session.position = int(f["pos0"]) + int(f["n_tokens"])
+
+    def _session(self, run: int, number: int) -> Session:
+        held = self.sessions.get((run, number))
+        return held or self.sessions.put((run, number), Session())
 
     def _number(self, row: FrameRow) -> None:
         """Note request ids that are left out: a coordinator counts them up."""
@@ -172,13 +177,12 @@ class RouteCheck:
         text = _short(str(f.get("error", "")))
         _count(self._status, (row.run, row.src_role, text), row)
         if asked is not None and _HASH in text and not asked.fields.get("route_index"):
-            session = (row.run, int(asked.fields["session"]))
-            self._sessions.setdefault(session, Session()).refused = row
+            self._session(row.run, int(asked.fields["session"])).refused = row
 
     def _hello(self, row: FrameRow) -> None:
         key = (row.run, row.src_role)
-        before = self._hellos.get(key)
-        self._hellos[key] = row
+        before = self.hellos.get(key)
+        self.hellos.put(key, row)
         if before is not None and before.stream != row.stream:
             self._refused[row.run] = row
             refused = any(k[0] == row.run for k in self._errors)
@@ -288,7 +292,7 @@ class RouteCheck:
                     "between two requests leaves no gap in the requests",
                     run=run.number, file=self._scene.file,
                 )  # fmt: skip
-            for note in run.notes:
+            for note in run.told:
                 yield Finding(
                     "pipeline.note", "note", "certain", note, run=run.number,
                     file=self._scene.file,

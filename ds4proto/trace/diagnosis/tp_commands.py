@@ -10,7 +10,7 @@ from ds4proto.link.ds4t_context import COMMANDS
 from ds4proto.link.ds4t_events import KEEP_PREFIX
 from ds4proto.link.ds4t_rules import RULES
 from ds4proto.link.ds4t_worker_rules import accepted_types
-from ds4proto.trace.diagnosis.bounds import Bounded
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.tp_gates import SYNCS
 from ds4proto.trace.rows import FrameRow
 
@@ -85,15 +85,10 @@ class CommandFaults:
         state = self._states.get(run)
         return None if state is None else state.fault
 
-    def knows_all(self, run: int) -> bool:
-        """Tell whether every session of a pair is known."""
-        state = self._states.get(run)
-        return state is not None and not state.sessions.lost
-
-    def holds(self, run: int, session: int) -> bool:
-        """Tell whether a pair has a session."""
-        state = self._states.get(run)
-        return state is not None and session in state.sessions
+    @property
+    def lost(self) -> int:
+        """Sessions that were forgotten."""
+        return sum(state.sessions.lost for state in self._states.values())
 
     # -- one frame --------------------------------------------------------------
 

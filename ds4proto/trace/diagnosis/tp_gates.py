@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from ds4proto.link.schedule import GatePlace, Schedule, gate_of
 from ds4proto.schema.ds4t_gates import ATTN
 from ds4proto.schema.ds4t_hello import ROLE_CODES
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.spread import Spread
 from ds4proto.trace.rows import FrameRow
 
@@ -67,7 +68,7 @@ class PairRun:
     number: int
     hello: dict[str, dict[str, Any]] = field(default_factory=dict)
     hello_rows: dict[str, FrameRow] = field(default_factory=dict)
-    waits: dict[tuple[str, int, str], Spread] = field(default_factory=dict)
+    waits: Bounded[tuple[str, int, str], Spread] = field(default_factory=Bounded)
     lateness: dict[str, Spread] = field(default_factory=dict)
     worst: dict[str, tuple[float, FrameRow, FrameRow]] = field(default_factory=dict)
     open: OrderedDict[tuple[str, int], FrameRow] = field(default_factory=OrderedDict)
@@ -195,8 +196,9 @@ class Pairs:
         wait = row.first_time - first.first_time
         rank = "leader" if row.src_role == "leader" else "worker"
         layer, kind = place_of(row)
-        spread = run.waits.setdefault((rank, layer, kind), Spread())
-        spread.add(wait)
+        spread = run.waits.offer((rank, layer, kind), Spread)
+        if spread is not None:
+            spread.add(wait)
         run.lateness.setdefault(rank, Spread()).add(wait)
         if rank not in run.worst or wait > run.worst[rank][0]:
             run.worst[rank] = (wait, first, row)

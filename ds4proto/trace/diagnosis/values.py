@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
+from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
 from ds4proto.trace.diagnosis.spread import share
@@ -93,8 +94,8 @@ class ValuesCheck:
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._places: dict[tuple[int, str, str, str], Place] = {}
-        self._notes: dict[tuple[int, str, str], FrameRow] = {}
+        self.places: Bounded[tuple[int, str, str, str], Place] = Bounded()
+        self._notes: Bounded[tuple[int, str, str], FrameRow] = Bounded()
         self._counted = 0
         self._hollow = 0
 
@@ -109,9 +110,9 @@ class ValuesCheck:
             return
         what = _what(row)
         key = (row.run, f"{row.src_role} -> {row.dst_role}", what, payload.width)
-        place = self._places.get(key)
+        place = self.places.offer(key, lambda: Place(key[1], what, payload.width))
         if place is None:
-            place = self._places[key] = Place(key[1], what, payload.width)
+            return
         counts = place.counts
         counts["frames"] += 1
         counts["values"] += payload.values
@@ -129,7 +130,7 @@ class ValuesCheck:
                 if len(held) < LISTED:
                     held.append(row)
         for note in payload.notes:
-            self._notes.setdefault((row.run, key[1], note), row)
+            self._notes.offer((row.run, key[1], note), lambda: row)
 
     def findings(self) -> Iterator[Finding]:
         """Answer hop by hop, and layer by layer for gates."""
@@ -142,7 +143,7 @@ class ValuesCheck:
                 file=self._scene.file,
             )  # fmt: skip
             return
-        for (run, _, _, _), place in self._places.items():
+        for (run, _, _, _), place in self.places.items():
             yield from self._non_finite(run, place)
             if place.what != "logits":
                 yield from self._range(run, place)

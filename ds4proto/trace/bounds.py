@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 __all__ = ["MOST", "Bounded"]
@@ -15,19 +15,22 @@ V = TypeVar("V")
 
 
 class Bounded(Generic[K, V]):
-    """A dict that forgets what was put first once it is full.
+    """A dict of at most so many entries.
+
+    `put` makes room for what is new by forgetting the oldest; `offer` keeps what is
+    there and takes nothing more.
 
     Attributes
     ----------
     lost : int
-        Entries that were forgotten: what they would tell is not known any more.
+        Entries that were forgotten, or things that found no room.
     """
 
     __slots__ = ("_held", "_most", "lost")
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._held: OrderedDict[K, V] = OrderedDict()
-        self._most = most
+        self._most = MOST if most is None else most
         self.lost = 0
 
     def put(self, key: K, value: V) -> V:
@@ -37,6 +40,16 @@ class Bounded(Generic[K, V]):
             self.lost += 1
         self._held[key] = value
         return value
+
+    def offer(self, key: K, make: Callable[[], V]) -> V | None:
+        """Return an entry, made if it is new; None where there is no room for it."""
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= self._most:
+                self.lost += 1
+                return None
+            held = self._held[key] = make()
+        return held
 
     def get(self, key: K) -> V | None:
         """Return an entry, None where there is none."""
