@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -69,22 +71,25 @@ def test_shard_sizes_of_the_toy_model() -> None:
     assert shard_size(shape, [3], 62) == raw + 2 * 16 * 128 * 4
 
 
-def local(log: list[str], bits: int = 32) -> tuple[Cluster, LocalDecode]:
-    coordinator = PipelineCoordinator(
+@contextmanager
+def local(log: list[str], bits: int = 32) -> Iterator[LocalDecode]:
+    with PipelineCoordinator(
         ToyEngine(), layers=range(2), bits=bits, log=log.append
-    )
-    found = Cluster(coordinator, log)
-    found.start("2:4")
-    found.start("5:output")
-    coordinator.wait_route(PATIENCE)
-    session = coordinator.session(1)
-    return found, LocalDecode(coordinator, session, log=log.append)
+    ) as coordinator:
+        found = Cluster(coordinator, log)
+        try:
+            found.start("2:4")
+            found.start("5:output")
+            coordinator.wait_route(PATIENCE)
+            session = coordinator.session(1)
+            yield LocalDecode(coordinator, session, log=log.append)
+        finally:
+            found.end()
 
 
 def test_prefill_over_the_route_and_decode_here() -> None:
     log: list[str] = []
-    found, runs = local(log)
-    try:
+    with local(log) as runs:
         sampler = Sampler(0, 1)
         done = generate(runs, LONG, 10, sampler)
         assert done.tokens == generate(Alone(ToyEngine()), LONG, 10, sampler).tokens
@@ -106,9 +111,6 @@ def test_prefill_over_the_route_and_decode_here() -> None:
         # 29 tokens in two chunks, then the last one: nothing was sent again
         assert runs._session.transcript.last_request == before + 3
         assert not any("cold start" in line for line in log)
-    finally:
-        found.end()
-        found.coordinator.close()
 
 
 def test_a_link_that_is_given_predicts_the_seconds() -> None:
@@ -133,8 +135,7 @@ def test_a_link_that_is_given_predicts_the_seconds() -> None:
 
 def test_other_logits_mean_a_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    found, runs = local(log)
-    try:
+    with local(log) as runs:
         real = OverRoute(runs._session).session.sync
 
         def bent(tokens, **words):  # type: ignore[no-untyped-def]
@@ -152,9 +153,6 @@ def test_other_logits_mean_a_cold_start(monkeypatch: pytest.MonkeyPatch) -> None
         )
         assert "next-token logits differ" in runs.gathered.cold
         assert any(line.startswith("cold start: ") for line in log)
-    finally:
-        found.end()
-        found.coordinator.close()
 
 
 def test_a_part_of_the_model_cannot_decode_alone() -> None:

@@ -34,8 +34,12 @@ MAX_KNOCKING: Final = 16
 """Clients that a leader looks at side by side."""
 SETTLE_SECONDS: Final = 0.05
 """How long a leader waits for a data connection to give itself away by speaking."""
-GREET_SECONDS: Final = 0.25
-"""Delay of the own hello to a client while another one is being heard."""
+GREET_SECONDS: Final = 0.5
+"""Delay of the own hello to a client while another one is being heard.
+
+A worker's hello that was lost on its way comes again after 200 ms and a round trip,
+and may so come behind its second connection.
+"""
 _TURNED_AWAY: Final = frozenset({"DS4T-HELLO-01", "DS4T-HELLO-02", "DS4T-HELLO-19"})
 """Failures of a client that is no rank at all."""
 _OURS_ALONE: Final = frozenset({"DS4T-HELLO-06", "DS4T-HELLO-07", "DS4T-HELLO-19"})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ds4proto_runtime.tp.callers import peek
 from ds4proto_runtime.tp.engine import RankEngine
 from ds4proto_runtime.tp.leader import TpLeader
 from ds4proto_runtime.tp.rank import TpOptions
@@ -108,6 +109,9 @@ def pair(
 class Relay:
     """A TCP relay that keeps what crosses, connection by connection.
 
+    What a worker wrote before it dialled again is at the leader before that connection
+    is, as it is without a relay.
+
     Attributes
     ----------
     streams : list of dict
@@ -119,6 +123,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(PATIENCE)
         self._sockets: list[socket.socket] = []
+        self._moving = [threading.Lock(), threading.Lock()]
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self.streams: list[dict[str, bytearray]] = []
         self._threads: list[threading.Thread] = []
@@ -130,11 +135,13 @@ class Relay:
         self._threads.append(thread)
 
     def _accept(self) -> None:
-        for _ in range(2):
+        for moving in self._moving:
             try:
                 near, _ = self._listener.accept()
             except OSError:  # closed: the pair did not come up
                 return
+            if self._sockets:
+                self._delivered(self._sockets[0])
             self._sockets.append(near)
             try:
                 far = socket.create_connection(self._target, PATIENCE)
@@ -144,10 +151,23 @@ class Relay:
             self._sockets.append(far)
             seen = {"up": bytearray(), "down": bytearray()}
             self.streams.append(seen)
-            self._start(self._pump, near, far, seen)
+            self._start(self._pump, near, far, seen, moving)
+
+    def _delivered(self, near: socket.socket) -> None:
+        """Wait until nothing that has come on the first connection is under way."""
+
+        def empty() -> bool:
+            with self._moving[0]:
+                return near.fileno() < 0 or peek(near) in (None, b"")
+
+        until(empty, "a relay stands still")
 
     def _pump(
-        self, near: socket.socket, far: socket.socket, seen: dict[str, bytearray]
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        seen: dict[str, bytearray],
+        moving: threading.Lock,
     ) -> None:
         with near, far, selectors.DefaultSelector() as ready:
             ways = {near: (far, "up"), far: (near, "down")}
@@ -158,14 +178,12 @@ class Relay:
                 for key, _ in ready.select(PATIENCE):
                     source: Any = key.fileobj
                     other, name = ways[source]
-                    try:
+                    with moving, suppress(OSError):  # a reset is an end too
                         data = source.recv(1 << 16)
                         seen[name] += data
                         if data:
                             other.sendall(data)
                             continue
-                    except OSError:
-                        pass  # a reset is an end too
                     with suppress(OSError):
                         other.shutdown(socket.SHUT_WR)
                     ready.unregister(source)
