@@ -2,7 +2,8 @@
 
 ``ds4proto fuzz promote`` writes one file a case. They are read from the folder
 ``promoted`` of this package and from the folder that ``DS4PROTO_PROMOTED`` names. A
-case holds the bytes of a worker with certain facts and applies to no other.
+case holds bytes for a peer with certain facts and applies to no other. Coordinators and
+ranks are in ``promoted_others``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final
 
 from ds4proto.errors import WrongUsage
 from ds4proto_conformance.bench.worker import WorkerBench
-from ds4proto_conformance.registry import case
+from ds4proto_conformance.cases.promoted_others import for_coordinator, for_rank
+from ds4proto_conformance.registry import Harm, case
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
 from ds4proto_conformance.wire import Ended, Wire
 
@@ -42,15 +44,23 @@ def _declare(path: Path) -> str:
         told = json.loads(path.read_text("utf-8"))
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']!r}, expected {FORMAT!r}")
-        body = _body(told)
+        role = told.get("role", "worker")
+        makers = {"worker": _body, "coordinator": for_coordinator,
+                  "tp-worker": for_rank, "tp-leader": for_rank}  # fmt: skip
+        if role not in makers:
+            raise ValueError(f"role {role!r}, expected one of {', '.join(makers)}")
+        body = makers[role](told)
+        harm: Harm = (
+            "process" if role.startswith("tp-") else told["harm"]
+        )  # a pair ends
         case(
             told["id"],
             clauses=tuple(told["clauses"]),
-            role="worker",
+            role=role,
             category="liveness",
             mutants=tuple(told["mutants"]),
-            harm=told["harm"],
-            needs_restart=told["harm"] != "none",
+            harm=harm,
+            needs_restart=harm != "none",
         )(body)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise WrongUsage(f"{path}: no promoted case ({error})") from None

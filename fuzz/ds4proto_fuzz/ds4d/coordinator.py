@@ -29,7 +29,7 @@ from ds4proto_fuzz.ds4d.wire import Seen, Wire
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.target import Outcome, Settings, Target
 
-__all__ = ["CoordinatorTarget"]
+__all__ = ["CoordinatorTarget", "after_hello", "after_result", "expected"]
 
 _PIECES: Final = 24
 _GLANCE: Final = 0.01
@@ -211,7 +211,7 @@ class CoordinatorTarget(Target):
     def _talk(
         self, wire: Wire, case: Case, turn: int, *, sure: bool
     ) -> tuple[Effect | None, str]:
-        registration = Registration(self._expected(), now=0.0)
+        registration = Registration(expected(self.facts), now=0.0)
         link: WorkLink | None = None
         last = b""
         state = "waiting"
@@ -222,9 +222,9 @@ class CoordinatorTarget(Target):
                 return effect, "dripping"
             end = [None] if step.then == "half-close" else []
             if link is not None:
-                state = _fed(link, [data, *end])
+                state = after_result(link, [data, *end])
                 continue
-            state = _told(registration, [data, *end])
+            state = after_hello(registration, [data, *end])
             if state == "accepted" and step.then == "wait":
                 seen = wire.frame(self._soon(2 * self.patience))
                 if seen is None or seen.name != "WORK":
@@ -250,10 +250,6 @@ class CoordinatorTarget(Target):
         if step.then == "half-close":
             wire.half_close()
         return None
-
-    def _expected(self) -> Expected:
-        f = self.facts
-        return Expected(f.model_id, f.model_name, f.n_layers, f.ctx)
 
     def _asked(self, seen: Seen) -> WorkLink | None:
         """Return what awaits the RESULT of a WORK; None where it cannot be read."""
@@ -315,7 +311,12 @@ class CoordinatorTarget(Target):
         return None, word
 
 
-def _told(machine: Registration, pieces: list[bytes | None]) -> str:
+def expected(facts: Facts) -> Expected:
+    """Return what a coordinator asks of its workers."""
+    return Expected(facts.model_id, facts.model_name, facts.n_layers, facts.ctx)
+
+
+def after_hello(machine: Registration, pieces: list[bytes | None]) -> str:
     """Return what a HELLO comes to: accepted, refused or closed CLAUSE, waiting."""
     answered, clause = False, ""
     for piece in pieces:
@@ -334,7 +335,7 @@ def _told(machine: Registration, pieces: list[bytes | None]) -> str:
     return "waiting"
 
 
-def _fed(link: WorkLink, pieces: list[bytes | None]) -> str:
+def after_result(link: WorkLink, pieces: list[bytes | None]) -> str:
     """Return what a RESULT comes to: accepted, remote, either, lost CLAUSE, waiting."""
     for piece in pieces:
         if link.state != "dead":

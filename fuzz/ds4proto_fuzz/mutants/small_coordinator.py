@@ -17,7 +17,12 @@ from ds4proto.link.ds4d_events import (
     ResultReceived,
     Transmit,
 )
-from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
+from ds4proto.link.ds4d_frames import (
+    HEADER_SIZE,
+    RETURN_PART,
+    ROUTE_PART,
+    unpack_header,
+)
 from ds4proto.link.ds4d_registration import Expected, Registration
 from ds4proto.link.ds4d_work_link import WorkLink
 from ds4proto.schema.declare import offsets_of
@@ -30,6 +35,12 @@ __all__ = ["COORDINATORS"]
 _FIRST: Final = 2
 _TOKENS: Final = (5, 6, 7)
 _LAST: Final = HELLO.header_size + offsets_of(HELLO.body, "upstream")["layer_end"]
+_HOST: Final = b"127.0.0.1"
+_ROUTE: Final = (
+    ROUTE_PART.build({"host_len": len(_HOST), "port": 9, "layer_start": _FIRST,
+                      "layer_end": 7, "flags": 1}) + _HOST
+    + RETURN_PART.build({"kind": 1, "host_len": 0, "port": 0})
+)  # fmt: skip
 _WHOLE: Final = HELLO.header_size + HELLO.fixed_size("upstream")
 
 
@@ -118,7 +129,7 @@ class SmallCoordinator:
             "n_tokens": len(_TOKENS), "layer_start": _FIRST, "layer_end": 7,
             "flags": INPUT_HC | OUTPUT_LOGITS | RESET_SESSION, "input_hc_bits": 32,
             "route_count": 1, "route_index": 0, "tokens": _TOKENS,
-            "hidden": bytes(MODEL.hidden_bytes(len(_TOKENS), 32)), "route_blob": b"",
+            "hidden": bytes(MODEL.hidden_bytes(len(_TOKENS), 32)), "route_blob": _ROUTE,
         }  # fmt: skip
         with contextlib.suppress(OSError):
             frame = hop.machine.work(words, 0.0)

@@ -22,7 +22,7 @@ from ds4proto_fuzz.tp.gate_play import play_gates
 from ds4proto_fuzz.tp.pair import PairTarget, hello_verdict
 from ds4proto_fuzz.tp.wire import TpWire, control_frame
 
-__all__ = ["STATES", "TpWorkerTarget"]
+__all__ = ["STATES", "TpWorkerTarget", "due_of"]
 
 _GLANCE: Final = 0.05
 _PIECES: Final = 24
@@ -149,7 +149,7 @@ class TpWorkerTarget(PairTarget):
         if step.then == "half-close":
             wire.half_close()
             machine.receive_data(None, 0.0)
-        acks, end, runs = _due(machine, self.dialect)
+        acks, end, runs = due_of(machine, self.dialect)
         for wanted in acks:
             effect = self._ack(wanted)
             if effect is not None:
@@ -181,7 +181,7 @@ class TpWorkerTarget(PairTarget):
         return _judged(seen, wanted)
 
 
-def _due(
+def due_of(
     machine: WorkerControl, dialect: str
 ) -> tuple[list[tuple[int, int]], str | None, bool]:
     """Return acks (session, status), the clause of an end, whether an engine runs."""
