@@ -379,6 +379,9 @@ def map_file(path: Path) -> memoryview:
 def write_atomic(path: Path, parts: Iterable[Buf]) -> int:
     """Write a file that is whole under its name or not there (FILE-DSV4-14)."""
     path = path.absolute()
+    if path.exists() and not path.is_file():  # a pipe or a device: no name to take
+        with path.open("wb") as stream:
+            return sum(stream.write(part) for part in parts)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     size = 0
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         kv.write_atomic(path, parts())
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["session.dsv4"]
+
+
+def test_a_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
+    """A device that took the name of a session file would be gone for everybody."""
+    path = tmp_path / "session.dsv4"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert kv.write_atomic(path, [b"DSV4", memoryview(b"more")]) == 8
+        assert os.read(reader, 100) == b"DSV4more"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
 
 
 def test_a_broken_session_is_not_saved() -> None:
