@@ -333,13 +333,19 @@ def split(peer: CoordinatorBench, p: dict[str, Any]) -> None:
 
 # refusals and replays
 
+NO_DIAL = b"unable to connect to 127.0.0.1:1: Connection refused"
+"""What a hop answers that could not reach the next one; its own span is evaluated."""
+
 
 @case(
     "coordinator/recovery/remote-error",
-    clauses=("DS4D-RESULT-06", "DS4D-COORD-30", "DS4D-COORD-36"),
+    clauses=("DS4D-RESULT-06", "DS4D-COORD-30", "DS4D-COORD-36", "DS4D-FWD-23"),
     role="coordinator",
     category="faults",
-    params={"text": (b"failed", b"", b"x" * 600), "status": (1, 2, 0xFFFFFFFF)},
+    params={
+        "text": (b"failed", b"", b"x" * 600, NO_DIAL),
+        "status": (1, 2, 0xFFFFFFFF),
+    },
     mutants=(
         "drops-on-remote-error",
         "replays-without-reset",

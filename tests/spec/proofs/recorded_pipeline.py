@@ -348,3 +348,42 @@ def small_pieces_go_out_unacknowledged() -> None:
                 at_once.add(key)
             last[key] = one
     assert {way for _, way in at_once} == {"a>b", "b>a"}
+
+
+@shows(
+    (
+        "DS4D-COORD-26",
+        "other logits behind a pipelined prefill",
+        retold('"matches_peer_output": true', '"matches_peer_output": false'),
+    ),
+)
+def pipelined_and_sequential_prefill_end_in_the_bits_of_the_plain_model() -> None:
+    """The recordings were made beside a model of one process, without any pipeline."""
+    sequential = (TWO, "ds4d/b_s2_decode_f16", "ds4d/c_s2_decode_e4m3")
+    for name in (*sequential, *(one for one, _ in PREFILL)):
+        expected = facts(name)["expected"]
+        assert expected["matches_peer_output"] is True, name
+        last = of(rows(name), "RESULT")[-1]
+        assert last.payload is not None
+        assert expected["final_logits_sha256"].startswith(last.payload.hash), name
+        assert (max(waiting(rows(name)).values()) > 1) == (name not in sequential)
+
+
+@shows(
+    (
+        "DS4D-DIALECT-30",
+        "a handle too few",
+        altered(lambda r: r.type == "IPC_INBOX", length=344 - 64),
+    ),
+)
+def handles_are_one_and_one_a_slot() -> None:
+    (inbox,) = of(rows("ds4d/l_s2_ipc_anyei"), "IPC_INBOX")
+    slots = inbox.fields["slot_count"]
+    assert 0 < slots <= 8
+    assert inbox.fields["slot_bytes"] == 1 << 20
+    assert inbox.length == 12 + 12 + 64 * (1 + slots)
+    (hello,) = of(rows("ds4d/l_s2_ipc_anyei"), "HELLO")
+    assert (hello.stream, hello.stream_offset + hello.length) == (
+        inbox.stream,
+        inbox.stream_offset,
+    )
