@@ -31,14 +31,15 @@ def arguments(
     stop: bool = False,
     command: str = "",
     only: Sequence[str] = (),
+    config: str = "",
 ) -> list[str]:
-    """Return the arguments for pytest."""
+    """Return the arguments for pytest; `config` is a file of its own settings."""
     from ds4proto_conformance import cases
 
     told = {k: v for k, v in asdict(settings).items() if k not in ("peer", "role")}
     words = [
         "-c",
-        os.devnull,
+        config or os.devnull,
         f"--rootdir={Path(cases.__path__[0]).parent}",
         "--noconftest",
         "-p",
@@ -100,6 +101,8 @@ def run(
         ) from None
     with tempfile.TemporaryDirectory(prefix="ds4-check-") as folder:
         path = Path(report) if report is not None else Path(folder) / "report.jsonl"
+        config = Path(folder) / "pytest.ini"
+        config.write_text("[pytest]\n", "utf-8")  # nothing of the working directory's
         words = arguments(
             settings,
             profile,
@@ -108,6 +111,7 @@ def run(
             stop=stop,
             command=command,
             only=only,
+            config=str(config),
         )
         with _alone():
             status = int(pytest.main(words, plugins=[_Watcher(watch)]))

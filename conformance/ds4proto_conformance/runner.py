@@ -93,6 +93,7 @@ class Runner:
         self._connections: Connections | None = None
         self._bench: Bench | None = None
         self.identity: dict[str, Any] = {}
+        self._gone: PeerLost | None = None
 
     # the peer
 
@@ -159,13 +160,15 @@ class Runner:
         reason = self._barred(case)
         if reason:
             return Outcome(case.id, Verdict.NOT_RUN, notes=[reason])
+        if self._gone is not None:
+            raise self._gone
         outcome = self._sure(case)
         for attempt in range(2, 1 + max(2, self.settings.repeat)):
             doubt = self.settings.retry and outcome.verdict in (
                 Verdict.FAIL,
                 Verdict.PARTIAL,
             )
-            if not doubt and attempt > self.settings.repeat:
+            if self._gone or (not doubt and attempt > self.settings.repeat):
                 break
             again = self._sure(case)
             outcome.attempts = attempt
@@ -222,11 +225,11 @@ class Runner:
                 Verdict.FAIL,
             ):
                 break
-            if len(failing) > 2 and not passing:
+            if self._gone or (len(failing) > 2 and not passing):
                 break
         result = failing[0][1] if failing else lesser or outcome
         result.combinations, result.failed_combinations = len(rows), len(failing)
-        if failing and case.params:
+        if failing and case.params and self._gone is None:
             first = failing[0][0]
             result.combination = shrink(
                 first,
@@ -285,6 +288,7 @@ class Runner:
             outcome.deviations.append(
                 Deviation(case.clauses[0], "an answer", str(error)).as_dict()
             )
+            self._look_again(bench, outcome)
         except OverTime as error:
             due = f"the case to be over in {self.budget.seconds:g} s"
             outcome.deviations.append(
@@ -306,6 +310,19 @@ class Runner:
             outcome.verdict = Verdict.FAIL
         elif bench.concepts:
             outcome.verdict = Verdict.CONCEPTUAL
+
+    def _look_again(self, bench: Bench, outcome: Outcome) -> None:
+        """Find out whether a peer that we cannot start again is still there."""
+        if self.settings.started_by_us:
+            return
+        bench.end()
+        try:
+            bench.check_alive()
+        except PeerLost as error:
+            self._gone = error
+            outcome.notes.append("the peer did not come back: the rest is not run")
+        except (Deviation, NotApplicable, Unsupported, OverTime):
+            pass  # it is there; the case has been judged
 
     def _settle(self, case: Case, bench: Bench, outcome: Outcome) -> None:
         outcome.notes += bench.concepts + bench.evidence

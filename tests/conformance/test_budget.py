@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ds4proto_conformance.settings import ANSWERS, PATIENCE, Settings
 from ds4proto_conformance.verdicts import Verdict
 
 from ds4proto.errors import ExitCode
+from ds4proto.peer import PeerLost
 
 SHIM = Path(__file__).parents[2] / "conformance" / "shims" / "codec_shim.py"
 
@@ -159,3 +161,30 @@ def test_a_peer_that_cannot_be_met_ends_the_run(tmp_path: Path) -> None:
     assert found["clause"] == "DS4D-FRAME-01"
     assert "--role tp-worker" in found["found"]
     assert "could not be met" in report.footer["stopped"]
+
+
+def test_a_peer_that_is_gone_ends_the_run() -> None:
+    """The case that found out fails, the next one is not even tried."""
+    fault = find("coordinator", "none")
+    met: list[Any] = []
+
+    def kill(peer: Any) -> None:
+        met.append(peer)
+        peer.connections._thread = threading.Thread()  # one that does not run
+        peer.register()
+
+    cases = all_cases("coordinator")
+    case = replace(
+        cases[0], body=lambda peer, _p: kill(peer), params={"x": (1, 2)}, id="x"
+    )
+    settings = Settings("tcp:x", "coordinator", ctx=256, patience=20.0)
+    runner = Runner(settings, loop_opener(fault))
+    try:
+        found = runner.run(case)
+        assert found.verdict is Verdict.FAIL
+        assert found.notes[-1].startswith("the peer did not come back")
+        assert len(met) == 1
+        with pytest.raises(PeerLost):
+            runner.run(cases[0])
+    finally:
+        runner.close()

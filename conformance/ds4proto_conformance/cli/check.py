@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from ds4proto.cli._options import not_an_input
 from ds4proto.cli._output import printable, stdout
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.peer.api import ROLES, Role
@@ -314,8 +315,13 @@ def _refuse_unwritable(told: Mapping[str, Any]) -> None:
     """Refuse before the run what could not be written after it."""
     from ds4proto.trace.output import refuse_unwritable
 
+    scheme, _, target = (told["peer"] or "").partition(":")
+    read = [*told["matrix"], *([target] if scheme == "capture" else [])]
+    if told["model"]:
+        read.append(told["model"])
     for name, option in _WRITTEN.items():
         if told[name]:
+            not_an_input(option, told[name], read)
             refuse_unwritable(told[name], option)
 
 

@@ -25,6 +25,7 @@ __all__ = [
 
 _SOUND: Final = {
     "worker": ("none-last", "none-middle", "none-first"),
+    "coordinator": ("none", "none-apart"),
     "tp-leader": ("none-v14", "none-v10", "none-v9w", "none-v7"),
     "tp-worker": ("none-v14", "none-v10", "none-v9w", "none-v7"),
 }
