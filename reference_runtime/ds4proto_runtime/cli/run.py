@@ -35,7 +35,8 @@ Pipeline (coordinator):
   --wire-format NAME               with it: int8, fp8, int4, mxfp8, mxfp4, nvfp4, bf16
 \b
 Model and text:
-  -m FILE                          GGUF file; without it the toy model
+  -m FILE                          GGUF file, or config.json of a DeepSeek V4 whose
+                                   weights are generated; without it the toy model
   --engine toy|decoder|deepseek_v4
   -p TEXT, --prompt-file FILE      the toy model takes token ids, "1,2,3", or bytes
   -n N, --temp F, --seed N, --ctx N

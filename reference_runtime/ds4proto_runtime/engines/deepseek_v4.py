@@ -33,7 +33,7 @@ from ds4proto_runtime.engines.v4_state import (
     import_layer,
     row_counts,
 )
-from ds4proto_runtime.engines.v4_weights import Source, fill, from_gguf, seeded
+from ds4proto_runtime.engines.v4_weights import Source, fill, read_model, seeded
 
 _RATES: Final = {
     "sliding_attention": 0,
@@ -116,8 +116,8 @@ class DeepseekV4Engine:
 
     @classmethod
     def from_file(cls, path: Path, **words: Any) -> DeepseekV4Engine:
-        """Return an engine over a GGUF file written by this package."""
-        config, source = from_gguf(path)
+        """Return an engine over a GGUF file of this package, or a configuration."""
+        config, source, _ = read_model(path)
         return cls(config, source=source, name=path.stem, **words)
 
     def _shape(self, ctx: int, prefill_cap: int, name: str) -> Shape:

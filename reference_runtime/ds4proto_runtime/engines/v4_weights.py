@@ -1,5 +1,7 @@
 """Where the weights of a DeepSeek V4 slice come from: a seed, or a GGUF file.
 
+The shape comes from that file, from a configuration in JSON, or is a small one.
+
 Generated weights depend on the seed and the tensor's own name alone, so that a
 worker that builds two layers gets the very bits that a whole model has there.
 """
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from ds4proto_runtime.engines.base import EngineError
+from ds4proto_runtime.engines.weights import Weights
 
 Source = Callable[[str, torch.Tensor], torch.Tensor]
 """Gives the values of a tensor by its name and a tensor of the wanted shape."""
@@ -104,7 +107,22 @@ def fill(module: nn.Module, prefix: str, source: Source) -> None:
     module.load_state_dict(state)
 
 
-def from_gguf(path: Path) -> tuple[Any, Source]:
+class FileSource:
+    """The tensors of a GGUF file as a source of weights."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def __call__(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in the shape of another."""
+        return self._weights.get(name).reshape(like.shape)
+
+    def holds(self, name: str) -> bool:
+        """Tell whether the file has a tensor."""
+        return self._weights.has(name)
+
+
+def from_gguf(path: Path) -> tuple[Any, FileSource]:
     """Return configuration and weights of a GGUF file that this module wrote.
 
     Raises
@@ -116,8 +134,6 @@ def from_gguf(path: Path) -> tuple[Any, Source]:
 
     from transformers import DeepseekV4Config
 
-    from ds4proto_runtime.engines.weights import Weights
-
     weights = Weights(path)
     arch = weights.metadata.get("general.architecture")
     text = weights.metadata.get(f"{ARCHITECTURE}.config")
@@ -126,12 +142,49 @@ def from_gguf(path: Path) -> tuple[Any, Source]:
             f"{path}: architecture {arch!r}; the deepseek_v4 engine reads files"
             f" written by this package (architecture {ARCHITECTURE!r})"
         )
-    config = DeepseekV4Config(**json.loads(text))
+    return DeepseekV4Config(**json.loads(text)), FileSource(weights)
 
-    def give(name: str, like: torch.Tensor) -> torch.Tensor:
-        return weights.get(name).reshape(like.shape)
 
-    return config, give
+def read_model(path: Path) -> tuple[Any, Source | None, bool]:
+    """Return configuration, weights and whether there is a head, of a file.
+
+    A configuration in JSON (``config.json`` of a published model, or some of its
+    fields; the others are those of the small model) has no weights: they are
+    generated.
+
+    Raises
+    ------
+    EngineError
+        The file is neither such a configuration nor a GGUF file of this package.
+    """
+    if path.suffix == ".json":
+        return _from_json(path), None, True
+    config, source = from_gguf(path)
+    return config, source, source.holds("lm_head.weight")
+
+
+def _from_json(path: Path) -> Any:
+    import json
+
+    from ds4proto_runtime.text_files import bounded_text
+
+    try:
+        words = json.loads(bounded_text(path))
+    except (ValueError, RecursionError) as error:
+        raise EngineError(f"{path}: expected a configuration in JSON: {error}") from (
+            None
+        )
+    kind = words.pop("model_type", ARCHITECTURE) if isinstance(words, dict) else None
+    if kind != ARCHITECTURE:
+        raise EngineError(
+            f"{path}: expected an object with the fields of a {ARCHITECTURE}"
+            f" configuration, found {'another model' if kind else 'no object'}"
+        )
+    try:
+        return tiny_config(**words)
+    except Exception as error:  # whatever a class of another package checks
+        told = " ".join(str(error).split())[:300]
+        raise EngineError(f"{path}: no {ARCHITECTURE} configuration: {told}") from None
 
 
 def write_gguf(path: Path, config: Any, tensors: dict[str, torch.Tensor]) -> None:

@@ -21,7 +21,8 @@ class ModelChoice:
     ----------
     engine : {"toy", "decoder", "deepseek_v4"}
     path : Path or None
-        GGUF file; the toy model and the generated DeepSeek V4 have none.
+        GGUF file, or a configuration of DeepSeek V4; the toy model and the small
+        DeepSeek V4 have none.
     n_layers : int
     has_output : bool
         Whether the file holds an output head (or an embedding that serves as one).
@@ -46,6 +47,8 @@ def choose(engine: str | None, model: str | None) -> ModelChoice:
     from ds4proto.model import GgufError, model_facts
 
     path = Path(model)
+    if path.suffix == ".json":
+        return _deepseek(engine, path)
     try:
         facts = model_facts(path)
     except GgufError as error:
@@ -56,8 +59,25 @@ def choose(engine: str | None, model: str | None) -> ModelChoice:
         raise WrongUsage(
             f"{path} is a {facts.architecture!r} model: use --engine {found}"
         )
+    if deepseek:
+        return _deepseek(engine, path)
     head = facts.has_output or facts.has_embedding
     return ModelChoice(found, path, facts.layers, head)
+
+
+def _deepseek(engine: str | None, path: Path) -> ModelChoice:
+    from ds4proto_runtime.engines.base import EngineError
+    from ds4proto_runtime.engines.v4_weights import read_model
+
+    if engine not in (None, "deepseek_v4"):
+        raise WrongUsage(f"{path} is a configuration: use --engine deepseek_v4")
+    try:
+        config, _, head = read_model(path)
+    except EngineError as error:
+        raise WrongUsage(str(error)) from None
+    except OSError as error:
+        raise WrongUsage(f"{path}: {error.strerror or error}") from None
+    return ModelChoice("deepseek_v4", path, config.num_hidden_layers, head)
 
 
 def _without_file(engine: str) -> ModelChoice:
