@@ -6,6 +6,7 @@ packets before that (the handshake, a few more) are held until the first payload
 
 from __future__ import annotations
 
+import re
 import select
 import shutil
 import socket
@@ -45,6 +46,10 @@ _BUFFER: Final = 64 << 20
 _MAGIC: Final = 4
 _MOST_FLOWS: Final = 16_384
 _MOST_HELD: Final = 16
+_MOST_SAID: Final = 1 << 16
+_SAID: Final = re.compile(
+    r"(\d+) packets? (received by filter|dropped by kernel|dropped by interface)"
+)
 Stop = Callable[[], bool]
 FlowKey = tuple[int, int, int, int, int]
 
@@ -99,7 +104,7 @@ def packets_of(
             yield from _from_socket(sock, stop, told)
             return
     if tool != "socket" and shutil.which("tcpdump") is not None:
-        yield from _from_tcpdump(interface, stop)
+        yield from _from_tcpdump(interface, stop, told)
         return
     raise WrongUsage(
         f"cannot capture on {interface}: {reason}"
@@ -169,7 +174,19 @@ def _batch(found: list[tuple[int, bytes]], number: int) -> PacketBatch:
     )
 
 
-def _from_tcpdump(interface: str, stop: Stop) -> Iterator[PacketBatch]:
+def counts_of(said: str) -> Lost:
+    """Return what tcpdump says at its end: ``N packets received by filter`` and so on.
+
+    Packets that the interface itself dropped are lost as well.
+    """
+    found = {what: int(count) for count, what in _SAID.findall(said)}
+    dropped = found.get("dropped by kernel", 0) + found.get("dropped by interface", 0)
+    return Lost(found.get("received by filter", 0), dropped)
+
+
+def _from_tcpdump(
+    interface: str, stop: Stop, told: Callable[[Lost], None]
+) -> Iterator[PacketBatch]:
     child = subprocess.Popen(
         ["tcpdump", "-i", interface, "-U", "-n", "-s", "0", "-w", "-", "tcp"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
@@ -199,6 +216,7 @@ def _from_tcpdump(interface: str, stop: Stop) -> Iterator[PacketBatch]:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        told(counts_of(child.stderr.read(_MOST_SAID).decode("utf-8", "replace")))
         child.stdout.close()
         child.stderr.close()
 

@@ -107,6 +107,13 @@ def test_tcpdump_takes_over_and_its_refusal_is_shown(
     found = list(packets_of("en5", lambda: False, lambda _lost: None, tool="tcpdump"))
     with CaptureReader(HELLO) as reader:
         assert sum(map(len, found)) == sum(len(batch) for batch in reader)
+    # what the tool prints at its end, on macOS and Linux alike
+    ending = "18 packets captured\n23 packets received by filter\n"
+    ending += "5 packets dropped by kernel\n1 packet dropped by interface\n"
+    told: list[Lost] = []
+    fake.write_text(f"#!/bin/sh\ncat {HELLO}\nprintf '{ending}' >&2\n")
+    list(packets_of("en5", lambda: False, told.append, tool="tcpdump"))
+    assert told == [Lost(23, 6)]
     fake.write_text("#!/bin/sh\necho 'en5: permission denied' >&2\nexit 1\n")
     with pytest.raises(WrongUsage, match="permission denied"):
         list(packets_of("en5", lambda: False, lambda _lost: None, tool="tcpdump"))
