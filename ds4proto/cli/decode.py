@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ds4proto.cli._options import DURATION
+from ds4proto.cli._options import DURATION, not_an_input
 from ds4proto.cli._output import printable
 from ds4proto.errors import ExitCode
 
@@ -111,8 +111,7 @@ def cmd(
     from ds4proto.trace.output import columns_named, output_file
     from ds4proto.trace.where import compile_where
 
-    for name in (*files, *([] if roce is None else [roce])):
-        must_open(name)
+    _must_open_all([*files, *([] if roce is None else [roce])], output)
     check_dialect(dialect)
     meets = None if where is None else compile_where(where)
     columns = None if fields is None else columns_named(fields)
@@ -133,12 +132,9 @@ def cmd(
             )  # fmt: skip
             writer.file(name if len(files) > 1 else None)
             writer.source(decoder)
-            try:
-                left = _run(decoder, writer, meets, left, tally, flush=live)
-            except BrokenPipeError:
-                raise
-            except ValueError as error:
-                say(f"{name}: {error}")
+            left, damage = _run(decoder, writer, meets, left, tally, flush=live)
+            if damage:
+                say(f"{name}: {damage}")
                 tally.damaged = True
             say.about(name, decoder)
             tally.damaged |= decoder.info.truncated
@@ -157,11 +153,20 @@ def cmd(
     return ExitCode.PASSED
 
 
+def _must_open_all(files: Sequence[str], output: str | None) -> None:
+    for name in files:
+        must_open(name)
+    if output is not None:
+        not_an_input("--output", output, files)
+
+
 def _fast(files: tuple[str, ...], output: str | None) -> int:
+    from ds4proto.pcap.types import CaptureError
     from ds4proto.trace.column_table import ColumnTable
     from ds4proto.trace.columns import frame_columns, frame_names
     from ds4proto.trace.output import output_file
 
+    _must_open_all(files, output)
     say = _Stderr(_PROMPTS)
     with output_file(output) as stream:
         again = all(Path(name).is_file() for name in files)
@@ -172,7 +177,7 @@ def _fast(files: tuple[str, ...], output: str | None) -> int:
             try:
                 for part in frame_columns(name):
                     table.write(part)
-            except ValueError as error:
+            except CaptureError as error:
                 say(f"{name}: {error}")
         table.finish()
     if not table.frames:
@@ -238,20 +243,26 @@ def _run(
     tally: _Tally,
     *,
     flush: bool,
-) -> int | None:
-    for row in decoder:
-        tally.add(row)
-        if meets is not None and not meets(row):
-            continue
-        writer.write(row)
-        tally.shown += 1
-        if flush:
-            writer.flush()
-        if left is not None:
-            left -= 1
-            if left == 0:
-                break
-    return left
+) -> tuple[int | None, str]:
+    """Write the rows of a capture; return how many are left to show, and its damage."""
+    from ds4proto.pcap.types import CaptureError
+
+    try:
+        for row in decoder:
+            tally.add(row)
+            if meets is not None and not meets(row):
+                continue
+            writer.write(row)
+            tally.shown += 1
+            if flush:
+                writer.flush()
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    break
+    except CaptureError as error:
+        return left, str(error)
+    return left, ""
 
 
 class _Writer:

@@ -78,6 +78,7 @@ def _no_frame(total: dict[str, Any]) -> str:
 
 def measure(source: Any) -> tuple[dict[str, Any], str]:
     """Return the numbers of one capture, and what stopped the reading, if anything."""
+    from ds4proto.pcap.types import CaptureError
     from ds4proto.trace.decoder import CaptureDecoder
     from ds4proto.trace.stats import CaptureStats
 
@@ -87,7 +88,7 @@ def measure(source: Any) -> tuple[dict[str, Any], str]:
     try:
         for row in decoder:
             stats.add(row)
-    except ValueError as problem:
+    except CaptureError as problem:
         error = str(problem)
     return stats.report(), error
 

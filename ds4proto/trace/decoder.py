@@ -15,7 +15,7 @@ import msgspec
 
 from ds4proto.link.limits import DEFAULT_LIMITS, Limits
 from ds4proto.pcap.reader import CaptureReader
-from ds4proto.pcap.types import CaptureInfo, Endpoint
+from ds4proto.pcap.types import CaptureError, CaptureInfo, Endpoint
 from ds4proto.schema.recognise import protocol_of
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.runs import Run, RunTable
@@ -226,11 +226,11 @@ class CaptureDecoder:
         with CaptureReader(source, follow=self._follow, wait=self._wait) as reader:
             self._reader, self.info = reader, reader.info
             batches = iter(reader)
-            damage: ValueError | None = None
+            damage: CaptureError | None = None
             while True:
                 try:
                     batch = next(batches, None)
-                except ValueError as error:
+                except CaptureError as error:
                     damage = error
                     batch = None
                 if batch is None:

@@ -19,7 +19,13 @@ from ds4proto.pcap import headers as h
 from ds4proto.pcap.decap import Decapsulator
 from ds4proto.pcap.reader import open_capture
 from ds4proto.pcap.source import StreamFile
-from ds4proto.pcap.types import Endpoint, PacketBatch, TcpColumns, UdpDatagram
+from ds4proto.pcap.types import (
+    CaptureError,
+    Endpoint,
+    PacketBatch,
+    TcpColumns,
+    UdpDatagram,
+)
 from ds4proto.trace.tcp_events import (
     Data,
     Direction,
@@ -275,7 +281,7 @@ def read_streams(
         while True:
             try:
                 batch = next(batches, None)
-            except ValueError:
+            except CaptureError:
                 yield from reassembler.finish()
                 raise
             if batch is None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from ds4proto.codec import get
 from ds4proto.errors import NothingRan
 from ds4proto.link.schedule import Schedule
+from ds4proto.pcap.types import CaptureError
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.schema.slab import VALUE
@@ -129,7 +130,7 @@ def what_if(
     try:
         for row in decoder:
             _take(found, places, row, decoder)
-    except ValueError as error:
+    except CaptureError as error:
         found.damage = str(error)
     found.places = list(places.values())
     if all(place.values == place.odd for place in found.places):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ds4proto.pcap.types import CaptureError
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.finding import Finding
 from ds4proto.trace.redact import REDACTED
@@ -99,5 +100,5 @@ def up_to_damage(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
     """Yield rows up to where their file is damaged, which the first pass has told."""
     try:
         yield from rows
-    except ValueError:
+    except CaptureError:
         return

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec.structs import replace as with_fields
 
 from ds4proto.link.schedule import Schedule
+from ds4proto.pcap.types import CaptureError
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.broken_rules import RulesCheck
 from ds4proto.trace.diagnosis.check import Check, Scene, is_whole
@@ -236,7 +237,7 @@ def _read(name: str, found: Diagnosis) -> Examiner:
     try:
         for row in examiner.decoder:
             examiner.add(row)
-    except ValueError as error:
+    except CaptureError as error:
         found.unreadable[name] = str(error)
     info = examiner.decoder.info
     if info.truncated and name not in found.unreadable:
@@ -260,7 +261,7 @@ def _roce(
     control = pairs[0].file if pairs else None
     try:
         report = decode_roce(control, capture.file)
-    except ValueError as error:
+    except CaptureError as error:
         found.unreadable.setdefault(capture.file, str(error))
         return
     found.frames += sum(report.packets.values())
