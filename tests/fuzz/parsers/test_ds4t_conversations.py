@@ -7,6 +7,7 @@ that we send is a sound frame, at most one failure, and nothing but `Stop` behin
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
+    run_state_machine_as_test,
 )
 
 from ds4proto.emit.strategies import breakable, hostile, nearly_valid, valid_frames
@@ -29,27 +31,37 @@ from ds4proto.link.ds4t_texts import LocalProtocolError, PairFailed
 from ds4proto.link.framing import Framer
 from ds4proto.schema import frame, frames
 from tests.fuzz.parsers.samples import finds_a_fault_in_drips, steady
-from tests.link.ds4t.pair import HALF, Pair
+from tests.link.ds4t.pair import HALF, MEETING, Pair
 
-DIALECT = "v10"
-SPECS = [s for s in frames("DS4T", dialect=DIALECT) if s.header is not None]
+DIALECTS = {"v7": 6, "v9w": 6, "v10": 16, "v14": 8}
+"""Dialects that differ in what a conversation is, and conversations with each."""
 
 
-def from_the(role: str) -> st.SearchStrategy[bytes]:
+@cache
+def from_the(role: str, dialect: str) -> st.SearchStrategy[bytes]:
     """Draw frames that a rank sends: sound, with one fault, hostile, with a lie."""
     parts: list[st.SearchStrategy[bytes]] = []
-    for spec in (spec for spec in SPECS if role in spec.sender):
-        parts += [valid_frames(spec, DIALECT), hostile(spec, DIALECT)]
-        if breakable(spec, DIALECT):
-            parts.append(nearly_valid(spec, DIALECT).map(lambda one: one.data))
-        if counting_fields(spec, DIALECT):
-            parts.append(lying(spec, DIALECT).map(lambda one: one.data))
+    for spec in frames("DS4T", dialect=dialect):
+        if spec.header is None or role not in spec.sender:
+            continue
+        parts += [valid_frames(spec, dialect), hostile(spec, dialect)]
+        if breakable(spec, dialect):
+            parts.append(nearly_valid(spec, dialect).map(lambda one: one.data))
+        if counting_fields(spec, dialect):
+            parts.append(lying(spec, dialect).map(lambda one: one.data))
     return st.one_of(parts)
 
 
-def sound(data: bytes) -> bool:
+@cache
+def senseless(dialect: str) -> st.SearchStrategy[bytes]:
+    """Draw commands whose tokens are in no vocabulary."""
+    specs = [frame(f"DS4T.{name}", dialect=dialect) for name in ("EVAL", "SYNC")]
+    return st.one_of([out_of_vocabulary(spec, dialect) for spec in specs])
+
+
+def sound(data: bytes, dialect: str) -> bool:
     """Tell whether bytes are whole frames without a problem."""
-    framer = Framer("DS4T", dialect=DIALECT)
+    framer = Framer("DS4T", dialect=dialect)
     events = framer.feed(data, 0.0)
     return framer.at_boundary and not any(
         getattr(event, "problems", True) for event in events
@@ -60,13 +72,14 @@ class Conversation(RuleBasedStateMachine):
     """Both ranks; one of them is under test."""
 
     tested: ClassVar[str] = ""
+    dialect: ClassVar[str] = "v10"
 
     def __init__(self) -> None:
         super().__init__()
         self._begin()
 
     def _begin(self) -> None:
-        self.pair = Pair(DIALECT)
+        self.pair = Pair(self.dialect)
         self.in_step = True
         self.told: list[Any] = []
         self.out = b""
@@ -108,7 +121,7 @@ class Conversation(RuleBasedStateMachine):
 
     @invariant()
     def what_we_send_is_sound(self) -> None:
-        assert sound(self.out)
+        assert sound(self.out, self.dialect)
 
     @invariant()
     def a_pair_fails_once_at_most(self) -> None:
@@ -135,8 +148,15 @@ class WorkerConversation(Conversation):
         said = self._other(event)
         heard = self._hear(*data.draw(drips(said)))
         assert [type(e) for e in heard] == [type(event)]
-        reply = self._own(answer)
-        self.pair.leader.receive_data(reply, 0.0)
+        for point in _meetings(self.dialect, event):
+            said = self._other(point)
+            heard = self._hear(*data.draw(drips(said)))
+            assert heard == [say.PeerCheckpoint(point)]
+            self._reply(point)
+        self._reply(answer)
+
+    def _reply(self, event: Any) -> None:
+        self.pair.leader.receive_data(self._own(event), 0.0)
         list(self.pair.leader.events())
 
     @rule(data=st.data(), token=st.integers(0, 127))
@@ -154,18 +174,15 @@ class WorkerConversation(Conversation):
         else:
             self._command(data, say.RunEval(1, token), say.EvalDone(1, HALF))
 
-    @rule(frame=from_the("tp-leader"))
-    def any_frame(self, frame: bytes) -> None:
+    @rule(data=st.data())
+    def any_frame(self, data: st.DataObject) -> None:
         self.in_step = False
-        self._hear(frame)
+        self._hear(data.draw(from_the("tp-leader", self.dialect)))
 
-    @rule(
-        frame=out_of_vocabulary(frame("DS4T.EVAL", dialect=DIALECT), DIALECT)
-        | out_of_vocabulary(frame("DS4T.SYNC", dialect=DIALECT), DIALECT)
-    )
-    def tokens_without_sense(self, frame: bytes) -> None:
+    @rule(data=st.data())
+    def tokens_without_sense(self, data: st.DataObject) -> None:
         self.in_step = False
-        self._hear(frame)
+        self._hear(data.draw(senseless(self.dialect)))
 
     @rule(left=st.integers(0, 23))
     def a_command_cut_short(self, left: int) -> None:
@@ -182,8 +199,11 @@ class LeaderConversation(Conversation):
     tested = "leader"
 
     def _command(self, data: st.DataObject, event: Any, answer: Any) -> None:
-        self.pair.worker.receive_data(self._own(event), 0.0)
-        list(self.pair.worker.events())
+        self._ask(event)
+        for point in _meetings(self.dialect, event):
+            self._ask(point)
+            heard = self._hear(*data.draw(drips(self._other(point))))
+            assert heard == [point]
         said = self._other(answer)
         heard = self._hear(*data.draw(drips(said)))
         assert [type(e) for e in heard] == [type(answer)]
@@ -202,19 +222,25 @@ class LeaderConversation(Conversation):
         else:
             self._command(data, say.RunEval(1, token), say.EvalDone(1, HALF))
 
-    @rule(frame=from_the("tp-worker"), asked=st.booleans())
-    def any_answer(self, frame: bytes, asked: bool) -> None:
+    def _ask(self, event: Any) -> None:
+        self.pair.worker.receive_data(self._own(event), 0.0)
+        list(self.pair.worker.events())
+
+    @rule(data=st.data(), asked=st.booleans())
+    def any_answer(self, data: st.DataObject, asked: bool) -> None:
         if asked and self.in_step and self.held:
             self._own(say.RunEval(1, 3))
         self.in_step = False
-        self._hear(frame)
+        self._hear(data.draw(from_the("tp-worker", self.dialect)))
 
     @rule(twice=st.booleans())
     def an_answer_that_nobody_asked_for(self, twice: bool) -> None:
         if self.in_step and self.session:
-            said = self._own(say.RunSync(1, (1, 2, 3)))
-            self.pair.worker.receive_data(said, 0.0)
-            list(self.pair.worker.events())
+            event = say.RunSync(1, (1, 2, 3))
+            self._ask(event)
+            for point in _meetings(self.dialect, event):
+                self._ask(point)
+                self._hear(self._other(point))
             answer = self._other(say.SyncDone(1, 0, HALF))
             self.in_step = False
             self._hear(answer)
@@ -222,17 +248,31 @@ class LeaderConversation(Conversation):
                 self._hear(answer)
 
 
-for machine in (WorkerConversation, LeaderConversation):
-    machine.TestCase.settings = steady(16)
+def _meetings(dialect: str, event: Any) -> list[say.Checkpoint]:
+    """Return where both ranks meet in a prefill."""
+    if dialect not in MEETING or not isinstance(event, say.RunSync):
+        return []
+    total = len(event.tokens)
+    return [say.Checkpoint(say.START, 0, total), say.Checkpoint(say.END, 0, total)]
 
-TestWorkerConversation = WorkerConversation.TestCase
-TestLeaderConversation = LeaderConversation.TestCase
+
+def of(kind: type[Conversation], dialect: str) -> type[Conversation]:
+    """Return the conversation in a dialect."""
+    name = f"{kind.__name__}{dialect.title()}"
+    return type(name, (kind,), {"dialect": dialect})
 
 
-@pytest.mark.parametrize("machine", [WorkerConversation, LeaderConversation])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", [WorkerConversation, LeaderConversation])
+def test_conversations(kind: type[Conversation], dialect: str) -> None:
+    run_state_machine_as_test(of(kind, dialect), settings=steady(DIALECTS[dialect]))
+
+
+@pytest.mark.parametrize("dialect", ["v10", "v14"])
+@pytest.mark.parametrize("kind", [WorkerConversation, LeaderConversation])
 def test_a_planted_fault_is_found(
-    machine: type[Conversation], monkeypatch: pytest.MonkeyPatch
+    kind: type[Conversation], dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that raises where a sound command or answer comes in drips."""
-    home = type(getattr(Pair(DIALECT), machine.tested))
-    finds_a_fault_in_drips(machine, home, monkeypatch)
+    home = type(getattr(Pair(dialect), kind.tested))
+    finds_a_fault_in_drips(of(kind, dialect), home, monkeypatch)
