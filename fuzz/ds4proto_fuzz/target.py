@@ -10,6 +10,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from ds4proto.peer import PeerLost, PeerSession, Role, open_peer
+from ds4proto.peer.drive import Driver
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.watch import Gauge, Meter, growth
@@ -38,6 +39,9 @@ class Settings:
         Seconds for the peer to start and to connect.
     hidden_values, vocab : int
         Facts of the model that the wire does not tell; 0 for unknown.
+    drive : str
+        What makes a coordinator or leader start a request, see ``ds4proto.peer.drive``;
+        empty: it does by itself.
     """
 
     peer: str
@@ -46,6 +50,7 @@ class Settings:
     connect: float = 30.0
     hidden_values: int = 0
     vocab: int = 0
+    drive: str = ""
     allow_remote: bool = False
 
 
@@ -81,6 +86,7 @@ class Target(ABC):
         self.meter = Meter(None)
         self.starts = 0
         self.patience = settings.patience
+        self.driver = Driver(settings.drive, settings.role)
         self._stack = contextlib.ExitStack()
 
     # life
@@ -120,6 +126,7 @@ class Target(ABC):
 
     def stop(self) -> None:
         """Close everything and end the peer that we started."""
+        self.driver.close()
         self._stack.close()
         self._stack = contextlib.ExitStack()
         self.session = None

@@ -78,7 +78,9 @@ def _given(peer: CoordinatorBench, steps: Sequence[Told]) -> Wire:
 def _due(
     peer: CoordinatorBench, wire: Wire, due: str, clause: str, *, asked: bool
 ) -> None:
-    """Judge what follows the last step."""
+    """Judge what follows the last step; what is asked for may be another request."""
+    if asked:
+        peer.drive()
     if due == "waiting":
         return
     if due == "accepted" and not asked:

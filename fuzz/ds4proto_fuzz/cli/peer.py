@@ -37,6 +37,8 @@ Examples:
   ds4proto fuzz peer --peer reference:worker --role worker --time 10m
   ds4proto fuzz peer --peer "exec:./ds4 --role worker --coordinator {host} {port}" \\
       --role worker --cases 100000 --workers 4 --out findings
+  ds4proto fuzz peer --peer "exec:./ds4 --listen {host} {port} --http 8080" \\
+      --role coordinator --drive http://127.0.0.1:8080/v1/completions
 
 Exit status: 0 nothing found, 1 something found, 2 nothing ran, 3 the peer is lost, 130
 stopped by Ctrl-C with nothing found yet; --resume goes on."""
@@ -63,6 +65,9 @@ stopped by Ctrl-C with nothing found yet; --resume goes on."""
               help="How long an answer may take.")  # fmt: skip
 @click.option("--hidden-values", type=int, default=0, help="f32 values a token.")
 @click.option("--vocab", type=int, default=0)
+@click.option("--drive", default="",
+              help="What makes a coordinator or leader ask: exec:COMMAND, http:URL.",
+              )  # fmt: skip
 @click.option("--allow-remote", is_flag=True, help="Listen on other than loopback.")
 @json_option
 def cmd(**told: Any) -> int:
@@ -80,6 +85,7 @@ def cmd(**told: Any) -> int:
         patience=told["patience"],
         hidden_values=told["hidden_values"],
         vocab=told["vocab"],
+        drive=told["drive"],
         allow_remote=told["allow_remote"],
     )
     if told["graph"]:

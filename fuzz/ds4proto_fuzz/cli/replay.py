@@ -22,11 +22,17 @@ Exit status: 1 the effect is there, 0 it is not, 3 the peer is lost."""
 @click.command("replay", help=_HELP)
 @click.argument("folder")
 @click.option("--peer", help="Another peer than the one of the finding.")
+@click.option("--drive", default="", help="As for 'fuzz peer'.")
 @click.option("--tries", default=2, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--patience", default="3s", show_default=True, type=DURATION)
 @json_option
 def cmd(
-    folder: str, peer: str | None, tries: int, patience: float, as_json: bool
+    folder: str,
+    peer: str | None,
+    drive: str,
+    tries: int,
+    patience: float,
+    as_json: bool,
 ) -> int:
     """Replay a finding."""
     from ds4proto.peer import parse_peer
@@ -45,6 +51,7 @@ def cmd(
         patience=patience,
         hidden_values=int(who.get("hidden_values") or 0),
         vocab=int(who.get("vocab") or 0),
+        drive=drive,
     )
     target = target_of(settings)
     try:

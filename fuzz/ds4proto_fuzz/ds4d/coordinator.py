@@ -34,6 +34,8 @@ __all__ = ["CoordinatorTarget", "after_hello", "after_result", "expected"]
 _PIECES: Final = 24
 _GLANCE: Final = 0.01
 _LONG_LOOK: Final = 0.25
+_FIRST_WORK: Final = 5.0
+"""Seconds that a coordinator may take for the first WORK, at least."""
 _DROPPED: Final = "drops a sound worker instead of giving it WORK"
 _STRANGE: Final = 0xFFFFFFF0
 
@@ -116,7 +118,8 @@ class CoordinatorTarget(Target):
         for start in range(1, self.facts.n_layers):
             wire = wires[start] = self._dial()
             wire.send(self._cases.hello(layer_start=start), self._soon())
-        end = self._soon(max(5.0, self.patience))
+        self.driver.start()
+        end = self._soon(max(_FIRST_WORK, self.patience))
         try:
             while monotonic() < end:
                 for start, wire in wires.items():
@@ -226,6 +229,7 @@ class CoordinatorTarget(Target):
                 continue
             state = after_hello(registration, [data, *end])
             if state == "accepted" and step.then == "wait":
+                self.driver.start()
                 seen = wire.frame(self._soon(2 * self.patience))
                 if seen is None or seen.name != "WORK":
                     return self._no_work(wire, seen), "registered"
@@ -300,6 +304,7 @@ class CoordinatorTarget(Target):
         word, _, clause = state.partition(" ")
         if word == "waiting":
             return self.innocent() or self.meter.jump(), "waiting for more"
+        self.driver.start()  # what follows may be another request
         seen = wire.frame(self._soon(2 * self.patience))
         if seen is None and not wire.ended:
             return Effect("hang", f"nothing follows a RESULT that is {word}"), word

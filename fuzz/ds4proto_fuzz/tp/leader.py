@@ -113,6 +113,7 @@ class TpLeaderTarget(PairTarget):
             self.data = self._dial(self.patience)
         except PeerLost:
             return self.died("a hello is sound"), word
+        self.driver.start()
         return None, word
 
     def _answered(
