@@ -17,7 +17,7 @@ from typing import Any, Final
 from ds4proto.peer.api import Address, Clock
 from ds4proto.peer.channel import SocketChannel, loss_kind, show_address
 from ds4proto.peer.clock import SYSTEM_CLOCK
-from ds4proto.peer.errors import ExposureError, PeerLost
+from ds4proto.peer.errors import ExposureError, ListenError, PeerLost
 
 NO_AUTHENTICATION: Final = (
     "These protocols have no authentication and no encryption: whoever reaches this "
@@ -355,16 +355,20 @@ def listen(
     ------
     ExposureError
         `host` is not loopback and `allow_remote` is not given.
-    OSError
-        The address cannot be bound.
+    ListenError
+        The address cannot be bound; an ``OSError``.
     """
     if not allow_remote and not is_loopback(host):
         raise ExposureError(
             f"{host!r} is not a loopback address. {NO_AUTHENTICATION} "
             "Next: listen on 127.0.0.1, or allow remote peers explicitly"
         )
-    problem: OSError | None = None
-    for family, kind, proto, _, address in _lookup(host, port):
+    problem = OSError(errno.EADDRNOTAVAIL, "the name has no address")
+    try:
+        found = _lookup(host, port)
+    except OSError as error:
+        raise ListenError(host, port, error) from None
+    for family, kind, proto, _, address in found:
         sock = socket.socket(family, kind, proto)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -377,7 +381,7 @@ def listen(
             problem = error
             continue
         return Listener(sock, clock)
-    raise problem or OSError(f"{host!r} has no address")
+    raise ListenError(host, port, problem)
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> Sequence[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EADDRINUSE
 from typing import Literal
 
 LossKind = Literal["closed", "refused", "reset", "timeout", "unreachable", "exited"]
@@ -125,6 +126,23 @@ class PeerSpecError(PeerError, ValueError):
 
         marks = " " * self.start + "^" * max(1, self.end - self.start)
         return f"{self.message}\n  {self.spec}\n  {marks}\n{GRAMMAR}"
+
+
+class ListenError(OSError):
+    """An address cannot be listened on: it is taken, or not of this machine."""
+
+    exit_code = 2
+
+    def __init__(self, host: str, port: int, reason: OSError) -> None:
+        self.where = f"{host}:{port}"
+        super().__init__(reason.errno, reason.strerror or str(reason))
+
+    def __str__(self) -> str:
+        """Return the address, the reason and the next step."""
+        step = "check the address; ip addr or ifconfig lists those of this machine"
+        if self.errno == EADDRINUSE:
+            step = "end the process that has the port, or name another"
+        return f"cannot listen on {self.where}: {self.strerror}. Next: {step}"
 
 
 class ExposureError(PeerError, ValueError):

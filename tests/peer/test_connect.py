@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from ds4proto.cli import run
 from ds4proto.peer import (
     DS4D_DIAL,
     NO_AUTHENTICATION,
@@ -18,6 +20,7 @@ from ds4proto.peer import (
     listen,
 )
 from ds4proto.peer.connect import ONCE, RetryPolicy, free_ports
+from ds4proto.peer.errors import ListenError
 from ds4proto.testing import FakeClock
 
 LATER = 1e9
@@ -177,3 +180,29 @@ def test_free_ports_differ() -> None:
     assert len(set(ports)) == 16
     # the system hands none of them out to a connection in between
     assert max(ports) < 32768
+
+
+def test_a_port_that_is_taken_is_named_with_a_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError) as caught:
+            listen("127.0.0.1", port)
+        assert str(caught.value) == (
+            f"cannot listen on 127.0.0.1:{port}: Address already in use. Next: end the"
+            " process that has the port, or name another"
+        )
+        assert (caught.value.errno, caught.value.exit_code) == (errno.EADDRINUSE, 2)
+
+
+@pytest.mark.parametrize("argv", [
+    ("proxy", "--to", "127.0.0.1:1", "--listen", "127.0.0.1:{}"),
+    ("run", "--role", "coordinator", "--layers", "0:3", "-p", "1",
+     "--listen", "127.0.0.1", "{}"),
+])  # fmt: skip
+def test_a_command_that_cannot_listen_has_run_nothing(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert run([word.format(port) for word in argv]) == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err

@@ -187,15 +187,10 @@ def bound_listener(address: tuple[str, int], log: Callable[[str], None]) -> List
 
     Raises
     ------
-    OSError
+    ListenError
         The address cannot be bound; the text names it.
     """
     warning = exposure_warning(address[0])
     if warning is not None:
         log(warning)
-    try:
-        return listen(*address, allow_remote=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        where = f"{address[0]}:{address[1]}"
-        raise OSError(error.errno, f"cannot listen on {where}: {reason}") from None
+    return listen(*address, allow_remote=True)
