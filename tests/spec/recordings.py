@@ -163,6 +163,31 @@ def of(found: Iterable[FrameRow], *types: str, src: str = "") -> Rows:
     ]
 
 
+@cache
+def _behaviour() -> tuple[tuple[str, str, str], ...]:
+    found, part = [], ""
+    for line in (captures_dir() / "ds4d" / "behaviour.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if line.startswith("## "):
+            part = line[3:].strip()
+        elif line.startswith("| ") and part:
+            found.append((part, cells[1], cells[2]))
+    return tuple(found)
+
+
+def behaviour(part: str, given: str) -> str:
+    """Return what the builds of the DS4D recordings did with an input."""
+    (found,) = [
+        did for where, what, did in _behaviour() if (where, what) == (part, given)
+    ]
+    return this.noted(found)
+
+
+def noted(found: str) -> str:
+    """Return the words as they are; faults stand in its place."""
+    return found
+
+
 # faults
 
 
@@ -240,6 +265,11 @@ def retold(old: str, new: str) -> Fault:
         return changed
 
     return _instead("told", change)
+
+
+def denoted(old: str, new: str) -> Fault:
+    """Write other words into the table of behaviour."""
+    return _instead("noted", lambda found: found.replace(old, new))
 
 
 def rewritten(change: Callable[[bytes], bytes]) -> Fault:

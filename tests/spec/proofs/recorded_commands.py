@@ -292,3 +292,73 @@ def settings_of_v9w_are_bits_of_the_hello() -> None:
         name = f"ds4t/{stem}"
         words = {r.fields["runtime_features"] for r in of(rows(name), "HELLO")}
         assert words == {0x8000 | 1 << bit}, (stem, words)
+
+
+@shows(
+    (
+        "DS4T-HASH-01",
+        "four bytes more",
+        altered(lambda r: r.type == "HASH", length=12 + 20),
+    ),
+    (
+        "DS4T-TOP2-01",
+        "the second one first",
+        altered(lambda r: r.type == "LOGITS_TOP2", value0=-1.0),
+    ),
+    (
+        "DS4T-HELLO-31",
+        "the expert in the lowest bits",
+        altered(lambda r: r.type == "HELLO", runtime_features=0x80),
+    ),
+)
+def words_of_16_bytes_and_of_features() -> None:
+    for version in (7, 9):
+        found = of(rows(f"ds4t/v{version}_debug_hash_divergence"), "HASH")
+        assert [r.length for r in found] == [12 + 16] * 4
+    found = of(rows("ds4t/v9_top2"), "LOGITS_TOP2")
+    assert {r.length for r in found} == {12 + 16}
+    assert all(r.fields["value0"] >= r.fields["value1"] for r in found)
+    hellos = of(rows("ds4t/v9_decode8"), "HELLO")
+    assert [r.fields["runtime_features"] for r in hellos] == [0x8000] * 2
+
+
+@shows(
+    (
+        "DS4T-HASH-02",
+        "a worker that takes it",
+        retold("invalid command frame type 6 ", "hash "),
+    ),
+    (
+        "DS4T-HASH-02",
+        "a leader that takes it",
+        retold("bad logits frame (type 6 bytes 16)", "hash"),
+    ),
+)
+def a_hash_is_refused_where_something_else_is_due() -> None:
+    for stem in ("v10_to_worker_type_6", "v9_to_worker_type_6"):
+        line = log(f"ds4t/{stem}", "worker")[-1]
+        assert line.endswith("tp: invalid command frame type 6 (16 bytes)")
+    told = log("ds4t/v10_to_leader_worker_sends_hash", "leader")
+    assert "ds4-tp: bad logits frame (type 6 bytes 16)" in told
+
+
+@shows(
+    (
+        "DS4T-GATE-24",
+        "the own gate is cut",
+        altered(lambda r: leader(r) and r.type in GATES, length=16),
+    ),
+    ("DS4T-GATE-24", "the gate is taken", retold("failure latched", "done")),
+)
+def a_rank_writes_its_gate_whole_and_judges_the_header() -> None:
+    name = "ds4t/v10_to_leader_gate_seq_zero"
+    assert any("row exchange failed" in line and "latched" in line
+               for line in log(name, "leader"))  # fmt: skip
+    width = 4 * of(rows(name), "HELLO")[0].fields["n_embd"]
+    (own,) = [r for r in of(rows(name), "GATE_ROW") if leader(r)]
+    assert own.length == 16 + width
+    name = "ds4t/v10_to_leader_batch_rows_0"
+    assert any("batch exchange failed" in line and "latched" in line
+               for line in log(name, "leader"))  # fmt: skip
+    (own,) = [r for r in of(rows(name), "GATE_BATCH") if leader(r)]
+    assert own.length == 16 + 3 * width

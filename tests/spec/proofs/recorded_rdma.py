@@ -268,3 +268,57 @@ def gates_are_bare_vectors_by_send() -> None:
         assert len({sender for sender, _ in sends}) == 2
         assert len(sends) == 2 * 8
         assert set(sends.values()) == {256}
+
+
+def off_by_one(found: list[Segment]) -> list[Segment]:
+    """Begin at another packet number than RDMA_INFO said."""
+    return [
+        s._replace(data=s.data[:11] + bytes([s.data[11] ^ 1]) + s.data[12:])
+        if not s.way
+        else s
+        for s in found
+    ]
+
+
+@shows(("DS4T-RDMA-22", "packets from another number on", resent(off_by_one)))
+def packets_begin_at_the_number_that_rdma_info_said() -> None:
+    for stem, opcode in (
+        ("uc_two_tokens", UC_SEND_ONLY),
+        ("rc_two_tokens", RC_SEND_ONLY),
+    ):
+        said = {r.fields["psn"] for r in of(rows(f"rdma/{stem}.control"), "RDMA_INFO")}
+        first: dict[int, int] = {}
+        for one in packets(stem):
+            if one.opcode == opcode:
+                first.setdefault(one.sender, one.psn)
+        assert set(first.values()) == said
+        assert len(said) == 2
+        assert all(0 <= number < 1 << 24 for number in said)
+
+
+@shows(
+    ("DS4T-RDMA-42", "another text", retold("info recv failed", "info send failed")),
+    ("DS4T-RDMA-42", "52 bytes are taken", retold('"exit": 1', '"exit": 0')),
+    ("DS4T-RDMA-45", "no lower bound", retold("decode message size 4095", "size")),
+    (
+        "DS4T-RDMA-45",
+        "the larger one holds",
+        retold("negotiated limit 16384", "negotiated limit 4294967295"),
+    ),
+    ("DS4T-RDMA-51", "a payload is taken", retold("ready barrier failed", "ready")),
+)
+def queue_pair_frames_of_other_sizes_are_refused() -> None:
+    for stem, text in (
+        ("info_44", "tp rdma: info recv failed"),
+        ("info_52", "tp rdma: info recv failed"),
+        ("decode_max_4095", "tp rdma: invalid negotiated decode message size 4095"),
+        ("ready_payload", "tp rdma: ready barrier failed"),
+    ):
+        name = f"ds4t/v9_to_leader_rdma_{stem}"
+        assert log(name, "leader")[-1] == f"leader: {text}"
+        assert facts(name)["roles"]["leader"]["exit"] == 1
+    # what is too much is cut by the own limit, and the leader goes on
+    for stem in ("decode_max_huge", "valid"):
+        name = f"ds4t/v9_to_leader_rdma_{stem}"
+        assert any("negotiated limit 16384)" in line for line in log(name, "leader"))
+        assert of(rows(name), "SESSION_CREATE")
