@@ -71,7 +71,10 @@ def not_an_input(option: str, output: str, inputs: Iterable[str]) -> None:
     for name in inputs:
         with suppress(OSError):  # one of them is not there
             if Path(output).samefile(name):
-                raise click.UsageError(f"{option} {output}: that is an input itself")
+                raise click.UsageError(
+                    f"{option} {output}: that is an input itself, "
+                    "and would be lost; give another name"
+                )
 
 
 class Duration(_FloatType):

@@ -16,6 +16,7 @@ import click
 from ds4proto.cli._options import DURATION, not_an_input
 from ds4proto.cli._output import printable
 from ds4proto.errors import ExitCode
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from ds4proto.trace.decoder import CaptureDecoder
@@ -147,7 +148,7 @@ def cmd(
         say(_NO_FRAME)
         return ExitCode.NOTHING_RAN
     if where is not None and not tally.shown:
-        say(f"--where: none of {tally.rows} rows meets {where}")
+        say(f"--where: none of {counted(tally.rows, 'row')} meets {where}")
     if strict and (tally.problems or tally.undecoded or tally.damaged):
         return ExitCode.FAILED
     return ExitCode.PASSED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ds4proto.cli._options import DURATION, host_and_port, json_option
+from ds4proto.cli._options import DURATION, host_and_port, json_option, not_an_input
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode, WrongUsage
 
@@ -99,6 +99,7 @@ def cmd(
     if output not in (None, "-"):
         from ds4proto.trace.output import refuse_unwritable
 
+        not_an_input("-o", str(output), [] if plan_file is None else [plan_file])
         refuse_unwritable(str(output), "-o")  # before others are made to wait
     if plan_file is not None:
         if command or target is not None:

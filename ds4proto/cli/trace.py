@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ds4proto.cli._options import json_option
+from ds4proto.cli._options import json_option, not_an_input
 from ds4proto.cli._output import printable, write_json
 from ds4proto.errors import ExitCode, NothingRan
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from ds4proto.trace.rewriting import Summary
@@ -87,6 +88,7 @@ def redact(file: str, output: str, headers_only: bool, as_json: bool) -> int:
     from ds4proto.trace.redact import REDACTED, Redactor, head_size
     from ds4proto.trace.rewriting import rewrite
 
+    not_an_input("--output", output, [file])
     change = Redactor(secrets.token_bytes(16)).frame
     with output_file(output) as target, _reading(file):
         summary = rewrite(
@@ -134,6 +136,7 @@ def cut(
     from ds4proto.trace.rewriting import rewrite
     from ds4proto.trace.where import compile_where
 
+    not_an_input("--output", output, [file])
     choice = Selection(
         begin=begin,
         end=end,
@@ -170,6 +173,7 @@ def merge(
     from ds4proto.trace.merge import merge as merged
     from ds4proto.trace.output import output_file
 
+    not_an_input("--output", output, files)
     moved = _shifts(shifts, len(files))
     with output_file(output) as target:
         done = merged(files, target, shifts_ns=moved)
@@ -186,7 +190,11 @@ def merge(
              "redacted": list(done.redacted)}
         )  # fmt: skip
     else:
-        _say("merge", f"{done.packets} packets of {len(files)} files to {output}")
+        _say(
+            "merge",
+            f"{counted(done.packets, 'packet')} of {counted(len(files), 'file')} to "
+            f"{output}",
+        )
         if done.redacted:
             _say("merge", f"{', '.join(done.redacted)}: redacted, and so is {output}")
     return ExitCode.PASSED
@@ -251,12 +259,14 @@ def _tell(verb: str, file: str, output: str, done: Summary, *, as_json: bool) ->
         return ExitCode.PASSED
     _say(
         verb,
-        f"{report['frames']} frames of {done.streams} connections to {output}; left "
-        f"out: {done.frames['none']} frames, {done.foreign_streams} connections of "
+        f"{counted(report['frames'], 'frame')} of "
+        f"{counted(done.streams, 'connection')} to {output}; left "
+        f"out: {counted(done.frames['none'], 'frame')}, "
+        f"{counted(done.foreign_streams, 'connection')} of "
         "other traffic",
     )
     if done.undecoded_bytes:
-        _say(verb, f"{done.undecoded_bytes} bytes belong to no frame")
+        _say(verb, f"{counted(done.undecoded_bytes, 'byte', 'belong')} to no frame")
     return ExitCode.PASSED
 
 

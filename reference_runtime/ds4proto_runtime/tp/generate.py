@@ -15,6 +15,7 @@ from ds4proto.link.ds4t_events import KEEP_ALL, KEEP_PREFIX, REPLAY
 from ds4proto.link.ds4t_leader_frames import MAX_PREFIX
 from ds4proto.schema.ds4t_gates import MAX_ROWS
 from ds4proto_runtime.engines.base import F32
+from ds4proto_runtime.kv import write_atomic
 from ds4proto_runtime.tp.leader import TpLeader
 
 Verdict = tuple[int, int]
@@ -221,12 +222,7 @@ def _block(leader: TpLeader, stream: Stream, drafts: list[int]) -> None:
 
 def save_tokens(path: Path, tokens: Sequence[int]) -> None:
     """Write the tokens of a session, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(json.dumps({"tokens": list(tokens)}) + "\n", "utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomic(path, [f"{json.dumps({'tokens': list(tokens)})}\n".encode()])
 
 
 def load_tokens(path: Path, vocabulary: int) -> list[int]:
