@@ -22,6 +22,26 @@ from ds4proto.schema.registry import read
 DIALECT: Final = "upstream"
 
 
+def check_target(option: str, path: str | None) -> None:
+    """Refuse a file that cannot be written, before anything runs for it.
+
+    Raises
+    ------
+    WrongUsage
+        Its folder is not there, or it is a folder itself.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise WrongUsage(
+            f"{option} {path}: there is no folder {target.parent}; make it, or name"
+            " another file"
+        )
+    if target.is_dir():
+        raise WrongUsage(f"{option} {path} is a folder: name a file in it")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The model's part of a file: ratios of all its layers, and how it got here."""

@@ -8,6 +8,7 @@ import pytest
 from ds4proto_runtime import kv
 from ds4proto_runtime.engines.toy import ToyEngine
 
+from ds4proto.cli import run
 from ds4proto.peer import spawn
 from ds4proto.peer.connect import free_ports
 from tests.runtime.cluster import ENV
@@ -52,3 +53,25 @@ def test_the_saved_session_holds_the_whole_text(
     hidden = engine.run(session, engine.embed(tokens), tokens, 0)
     kv.save_session(alone, engine, session, engine.head(hidden[-1]))
     assert path.read_bytes() == alone.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-p", "1"],
+        ["--role", "coordinator", "--layers", "0:3", "--listen", "127.0.0.1", "5000",
+         "-p", "1"],
+        ["--tensor-parallel", "--role", "coordinator", "--listen", "127.0.0.1", "0",
+         "-p", "1"],
+    ],
+    ids=["alone", "pipeline", "pair"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing" / "x"
+    for target, told in ((missing, "there is no folder"), (tmp_path, "is a folder")):
+        assert run(["run", *words, "--save", str(target)]) == 2
+        out, err = capsys.readouterr()
+        assert told in err
+        assert out == ""

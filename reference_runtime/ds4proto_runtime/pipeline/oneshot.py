@@ -35,6 +35,7 @@ from ds4proto_runtime.pipeline.remote_decode import RemoteDecode
 from ds4proto_runtime.pipeline.report import show_hops, show_rates
 from ds4proto_runtime.pipeline.settings import SocketSettings, worker_limits
 from ds4proto_runtime.pipeline.worker import PipelineWorker
+from ds4proto_runtime.saved_files import check_target
 from ds4proto_runtime.text_files import bounded_text
 
 
@@ -46,6 +47,7 @@ def say(line: str) -> None:
 
 def run(options: RunOptions) -> int:
     """Do what the options ask for; return the exit status."""
+    check_target("--save", options.save)
     choice = models.choose(options.engine, options.model)
     if options.role == "worker":
         return _work(options, choice)

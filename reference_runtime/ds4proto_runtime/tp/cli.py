@@ -20,6 +20,7 @@ from ds4proto.link.ds4t_limits import ControlLimits, GateLimits
 from ds4proto.link.ds4t_rules import rules_of
 from ds4proto.peer import exposure_warning
 from ds4proto_runtime.engines.base import EngineError
+from ds4proto_runtime.saved_files import check_target
 from ds4proto_runtime.tp.engine import RankEngine
 from ds4proto_runtime.tp.environment import (
     Environment,
@@ -65,6 +66,7 @@ def run_tensor_parallel(options: TpRunOptions) -> int:
 
 def _run(options: TpRunOptions) -> int:
     leading = options.role == "coordinator"
+    check_target("--save", options.save)
     # a model that does not fit is refused before any socket is opened
     engine, tokenizer = load_engine(options, 0 if leading else 1)
     env = read_environment(
