@@ -57,14 +57,9 @@ class RetryPolicy:
     attempts: int | None
     window: float | None
     retried: frozenset[int] = frozenset(
-        {
-            errno.ECONNREFUSED,
-            errno.EHOSTUNREACH,
-            errno.ENETUNREACH,
-            errno.ETIMEDOUT,
-            errno.EADDRNOTAVAIL,
-        }
-    )
+        {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
+         errno.EADDRNOTAVAIL}
+    )  # fmt: skip
 
     def scaled(self, factor: float) -> RetryPolicy:
         """Return the policy stretched in time by `factor`."""
@@ -364,10 +359,11 @@ def listen(
             "Next: listen on 127.0.0.1, or allow remote peers explicitly"
         )
     problem = OSError(errno.EADDRNOTAVAIL, "the name has no address")
+    found: _Resolved = []
     try:
         found = _lookup(host, port)
     except OSError as error:
-        raise ListenError(host, port, error) from None
+        problem = error
     for family, kind, proto, _, address in found:
         sock = socket.socket(family, kind, proto)
         try:
