@@ -22,7 +22,7 @@ from ds4proto_runtime.pipeline.generation import Alone
 from ds4proto.link.ds4d_limits import LinkLimits
 from ds4proto.peer import PeerProcess, Recorder, spawn
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds that any step may take; a pass takes far less."""
 ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PEER = (sys.executable, "-m", "ds4proto_runtime.peer_main")

@@ -404,7 +404,7 @@ def _three_processes(port: str) -> None:
         done = finish(
             ["--role", "coordinator", "--layers", "0:2", "--listen", "127.0.0.1", port,
              "--dialect", PRIVATE, "--local-decode", "-p", "1,2,3,4,5", "-n", "6",
-             "--json"]
+             "--json", "--route-wait", "240s"]
         )  # fmt: skip
     finally:
         for worker in workers:

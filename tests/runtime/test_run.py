@@ -57,7 +57,7 @@ def distributed(
                 )  # fmt: skip
             return finish(
                 ["--role", "coordinator", "--layers", first, "--listen", *at,
-                 *model, *words]
+                 "--route-wait", "240s", *model, *words]
             )  # fmt: skip
         finally:
             for worker in workers:

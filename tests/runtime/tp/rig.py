@@ -26,7 +26,7 @@ from ds4proto_runtime.tp.worker import TpWorker
 from ds4proto.link.ds4t_limits import ControlLimits, GateLimits
 from tests.runtime.ports import held_port
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a step hangs; nothing that passes waits so long."""
 MODEL = Path(__file__).parents[2] / "data" / "tiny-moe-3m-q8_0.gguf"
 EngineOf = Callable[[int], RankEngine]
@@ -39,7 +39,7 @@ def options(**words: Any) -> TpOptions:
     base: dict[str, Any] = {
         "gates": gates,
         "control": control,
-        "dial_seconds": 40.0,
+        "dial_seconds": 10.0,
         "accept_seconds": 50.0,
         "hello_seconds": 40.0,
         "idle_seconds": 50.0,

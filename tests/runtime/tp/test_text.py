@@ -128,10 +128,10 @@ def test_a_deepseek_session_is_synced_again_after_a_rewind() -> None:
 def test_two_processes_say_what_one_says(engine: str) -> None:
     model = ("-m", str(MODEL)) if engine == "decoder" else ("--engine", engine)
     prompt = PROMPT if engine == "decoder" else "1,2,3,4,5,6,7"
-    words = (*model, "--gate-timeout", "20", "--ctx", str(CTX))
+    words = (*model, "--ctx", str(CTX))
     lead = ("-p", prompt, "-n", "12", "--json")
     with processes(lead, (), *words, leader_first=False) as (leader, worker):
-        assert (leader.end(60), worker.end(60)) == (0, 0), leader.err + worker.err
+        assert (leader.end(), worker.end()) == (0, 0), leader.err + worker.err
     made = json.loads(leader.out)["tokens"]
     whole = _decoder(None) if engine == "decoder" else _v4(None)
     ids = (

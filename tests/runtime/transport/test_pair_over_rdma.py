@@ -21,7 +21,7 @@ from ds4proto.errors import Ds4ProtoError
 from ds4proto.link.ds4t_limits import ControlLimits, GateLimits
 from tests.runtime.transport.rig import table
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 TOY = ToyShape(n_layer=2, n_embd=64, n_vocab=32)
 LONG = ToyShape(n_layer=512, n_embd=64, n_vocab=32)
 """Many narrow layers: a batch region of 1 MiB, so that prompts cross by RDMA too."""
@@ -65,13 +65,13 @@ def run(
         return TpOptions(
             dialect=dialect,
             transport=transports[rank],
-            gates=GateLimits(idle=20.0, total=40.0, bulk_total=40.0),
-            control=ControlLimits(stall=10.0, answer=40.0, verdict=20.0),
+            gates=GateLimits(idle=40.0, total=50.0, bulk_total=50.0),
+            control=ControlLimits(stall=40.0, answer=50.0, verdict=50.0),
             hash_every=1,
-            dial_seconds=10.0,
-            accept_seconds=20.0,
-            hello_seconds=10.0,
-            idle_seconds=30.0,
+            dial_seconds=2.0,  # the leader listens before its worker starts
+            accept_seconds=50.0,
+            hello_seconds=40.0,
+            idle_seconds=50.0,
         )
 
     def work(address: tuple[str, int]) -> None:
