@@ -27,6 +27,9 @@ __all__ = ["Outcome", "Status", "Stopped", "campaign", "read_status", "signature
 TARGETS: Final = Path(__file__).parents[2] / "targets"
 CORPUS: Final = Path(__file__).parents[2] / "corpus"
 MOST_FINDINGS: Final = 20
+SLICE_SECONDS: Final = 240
+"""A process is replaced after this time and goes on from the corpus: what the engine
+keeps for itself grows by about a megabyte a second and would reach the limit."""
 UNIT_SECONDS: Final = 30
 RSS_MIB: Final = 2048
 GRACE_SECONDS: Final = 120
@@ -35,6 +38,7 @@ _STATUS: Final = re.compile(
     r"#(?P<runs>\d+)\s+\w+\s+cov: (?P<cov>\d+) ft: (?P<ft>\d+) corp: (?P<corp>\d+)/\S+"
     r"(?: .*?exec/s: (?P<rate>\d+))?(?: rss: (?P<rss>\d+)Mb)?"
 )
+_WRITTEN: Final = "Test unit written to "
 _WHERE: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _WHAT: Final = re.compile(r"^(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Broken)\b.*)")
 
@@ -230,14 +234,19 @@ def _target(
 ) -> Outcome:
     outcome = Outcome(name)
     known: dict[str, Path] = {}
-    turn = 0
-    while outcome.seconds < seconds and turn < MOST_FINDINGS:
+    turn = findings = 0
+    while outcome.seconds < seconds and findings < MOST_FINDINGS:
         left = max(1, round(seconds - outcome.seconds))
+        share = min(left, SLICE_SECONDS)
         before = outcome.seconds
-        if not _turn(outcome, left, out, corpus, seed + turn, known, told, running):
+        if _turn(outcome, share, out, corpus, seed + turn, known, told, running):
+            findings += 1
+            outcome.seconds = max(outcome.seconds, before + 1)
+        elif share == left or outcome.failed or running.over:
             break
+        else:
+            outcome.seconds = max(outcome.seconds, before + share)
         turn += 1
-        outcome.seconds = max(outcome.seconds, before + 1)
     outcome.findings = list(known.values())
     return outcome
 
@@ -252,7 +261,10 @@ def _turn(
     told: Callable[[str, Status, Outcome], None],
     running: _Running,
 ) -> bool:
-    """Run one process until its time is over (False) or a finding ends it (True)."""
+    """Run one process until its time is over (False) or a finding ends it (True).
+
+    The inputs that it found are where the next one begins.
+    """
     name = outcome.name
     found, findings = out / "corpus" / name, out / "findings" / name
     found.mkdir(parents=True, exist_ok=True)
@@ -296,11 +308,20 @@ def _turn(
     outcome.corpus = max(outcome.corpus, last.corpus)
     outcome.seconds += time.monotonic() - begun if begun else 0.0
     new = sorted(set(findings.iterdir()) - before)
+    if code and not new and _again(log, before):
+        outcome.repeated += 1  # the same input, and its file is there already
+        return not running.over
     if code and not new and not running.over:
         outcome.failed = f"ended with status {code}: " + " | ".join(log[-3:])
     for path in new:
         _keep(path, signature(log), log, outcome, known)
     return bool(new) and not running.over
+
+
+def _again(log: Sequence[str], before: set[Path]) -> bool:
+    """Tell whether a process ended on an input that is kept from an earlier turn."""
+    written = "".join(log).rpartition(_WRITTEN)[2]
+    return any(written.startswith(str(path)) for path in before)
 
 
 def _keep(

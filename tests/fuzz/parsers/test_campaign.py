@@ -88,6 +88,22 @@ def test_a_campaign_runs_targets_and_tells_what_they_did(
         assert (out / "corpus" / row["name"] / "found").exists()
 
 
+def test_a_long_run_is_made_of_processes_that_pass_the_corpus_on(
+    tmp_path: Path, stub: Path
+) -> None:
+    out = tmp_path / "out"
+    done = parsers(
+        "campaign", "--time", "600", "--jobs", "1", "--target", "message",
+        "--out", str(out), "--json", stub=stub,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["targets"]
+    files = len(list((ROOT / "fuzz" / "corpus" / "message").iterdir()))
+    # 240 + 240 + 120 s; what the first one left is there for the second and third
+    assert row["runs"] == files + 2 * (files + 1)
+    assert row["corpus"] == files + 1
+
+
 def test_a_finding_is_left_as_a_file_that_replays(tmp_path: Path, stub: Path) -> None:
     out = tmp_path / "out"
     done = parsers(
@@ -107,6 +123,25 @@ def test_a_finding_is_left_as_a_file_that_replays(tmp_path: Path, stub: Path) ->
     again = parsers("replay", "message", str(finding), stub=stub)
     assert again.returncode == 0, "the stand-in planted it; the parser is sound"
     assert "holds" in again.stdout
+
+
+def test_an_input_that_is_found_twice_is_one_finding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """libFuzzer names the file by its content: a second process writes the same."""
+    (tmp_path / "gguf.py").write_text(
+        "import pathlib, sys\n"
+        "at = next(a for a in sys.argv if a.startswith('-artifact')).partition('=')[2]\n"
+        "pathlib.Path(at + 'crash-1').write_bytes(b'x')\n"
+        "print('KeyError: 1')\n"
+        "print(f'Test unit written to {at}crash-1', flush=True)\n"
+        "sys.exit(77)\n"
+    )
+    monkeypatch.setattr(campaign_module, "TARGETS", tmp_path)
+    monkeypatch.setattr(campaign_module, "find_spec", lambda _name: True)
+    (one,) = campaign_module.campaign(["gguf"], 3, out=tmp_path / "out")
+    assert [path.name for path in one.findings] == ["crash-1"]
+    assert (one.repeated, one.failed) == (2, "")
 
 
 def test_without_atheris_the_way_on_is_told() -> None:
