@@ -108,12 +108,9 @@ class ByteSource:
             pending = engine.unconsumed_tail or self._head or b""
             self._head = b""
             if not pending:
+                # at the end an empty piece brings out what the engine still holds;
+                # its flush() would do that too, and pass over damage
                 pending = self._raw(1 << 18)
-                if not pending:
-                    out = engine.flush()
-                    self.cut_short = not engine.eof
-                    self._zlib = None
-                    return out
             before = engine.copy()
             try:
                 out = engine.decompress(pending, size)
@@ -126,6 +123,10 @@ class ByteSource:
             if engine.eof:
                 self._next_member(engine.unused_data)
             if out:
+                return out
+            if not pending and not engine.eof:
+                self.cut_short = True
+                self._zlib = None
                 return out
 
     def _next_member(self, rest: bytes) -> None:

@@ -151,6 +151,16 @@ def test_damaged_gzip_is_a_clear_error():
         read(bytes(packed))
 
 
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_damage_in_the_last_bytes_of_gzip_data_is_no_mere_cut(block_bytes):
+    # a copy from farther back than there are bytes, and nothing behind it: small
+    # blocks have swallowed all input by the time the inflater gets to it
+    packed = bytes.fromhex("1f8b0800000000000203e3e2e5e5d261606086f000")
+    reader = open_capture(io.BytesIO(packed), block_bytes=block_bytes)
+    with pytest.raises(CaptureError, match="invalid distance too far back"):
+        list(reader)
+
+
 @pytest.mark.filterwarnings("ignore:Field type:DeprecationWarning")  # theirs
 @pytest.mark.parametrize("order", "<>")
 def test_pcapng_sections_interfaces_and_clocks(order):
