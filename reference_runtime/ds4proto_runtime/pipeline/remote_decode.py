@@ -296,9 +296,10 @@ class RemoteDecode:
         self.returned = Handover()
         held, ahead = self._held, self._ahead
         self._ahead = False
-        if not ahead:
-            return False
         at = self._session.checkpoint
+        if not ahead:
+            # what was loaded, or left by a failure, the decoding worker does not have
+            return at > 0
         goes_on = (
             not self._cold_held
             and len(prompt) > len(held) + 1

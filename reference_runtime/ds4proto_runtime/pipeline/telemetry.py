@@ -74,7 +74,7 @@ class Telemetry:
         if self.rate is None:
             return "no link rate known"
         source = "given" if self.link is not None else "of the prefill's frames"
-        return f"{nbytes / self.rate:.3f} s at the {self.rate / 1e6:.0f} MB/s {source}"
+        return f"{nbytes / self.rate:.3f} s at the {self.rate / 1e6:.3g} MB/s {source}"
 
     def add(self, answers: Iterable[tuple[int, tuple[Mapping[str, Any], ...]]]) -> None:
         """Take the records of some answers."""
