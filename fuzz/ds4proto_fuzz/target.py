@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Final
@@ -15,7 +15,7 @@ from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.watch import Gauge, Meter, growth
 
-__all__ = ["Outcome", "Settings", "Target", "phases"]
+__all__ = ["ENV", "Outcome", "Settings", "Target", "phases"]
 
 _BARRIERS: Final = ("wait", "drip", "pause", "half-close", "close", "reset")
 DYING: Final = 5.0
@@ -23,7 +23,7 @@ DYING: Final = 5.0
 prints about a crash lies between, and the machine may be busy."""
 _LOOKS: Final = 20
 """Looks at growth at least: one second may pass for nobody but us."""
-_ENV: Final = {"MALLOC_ARENA_MAX": "1"}
+ENV: Final = {"MALLOC_ARENA_MAX": "1"}
 """Each arena of glibc reserves 64 MiB, which would drown what a frame causes."""
 
 
@@ -78,7 +78,15 @@ def phases(steps: tuple[Step, ...]) -> Iterator[list[Step]]:
 
 
 class Target(ABC):
-    """Base of the targets, one for each role."""
+    """Base of the targets, one for each role.
+
+    Attributes
+    ----------
+    env : mapping
+        Added to the environment of a peer that we start.
+    """
+
+    env: Mapping[str, str] = ENV
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -117,7 +125,7 @@ class Target(ABC):
                 told.role,
                 deadline=self._soon(told.connect),
                 allow_remote=told.allow_remote,
-                env=_ENV,
+                env=self.env,
                 grace=0.5,
             )
         )

@@ -81,11 +81,12 @@ class Meter:
         known : collection of int
             Ports of this machine that it may dial.
         """
-        for one in self._connections():
-            if one.status not in _DIALLED or not one.raddr:
+        found = self._connections()
+        own = {listening, *(c.laddr.port for c in found if c.status == "LISTEN")}
+        for one in found:
+            if one.status not in _DIALLED or not one.raddr or one.laddr.port in own:
                 continue
-            ours = one.raddr.ip in _LOOPBACK and one.raddr.port in known
-            if one.laddr.port != listening and not ours:
+            if one.raddr.ip not in _LOOPBACK or one.raddr.port not in known:
                 there = f"{one.raddr.ip}:{one.raddr.port}"
                 return Effect(
                     "silent accept", "dials an address that is not ours", there

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ds4proto.peer import PeerLost
 from ds4proto_fuzz.case import Case, Step
+from ds4proto_fuzz.ds4d.forward_cases import leads_elsewhere
 from ds4proto_fuzz.ds4d.judge import judge, spoilt
 from ds4proto_fuzz.ds4d.next_hop import SIDES, NextHop
 from ds4proto_fuzz.ds4d.oracle import NEXT, Expectation, WorkerOracle
@@ -113,6 +114,8 @@ class WorkerTarget(MetWorker):
         if wire is None:
             return None, "nothing"  # reduced: nothing was forwarded
         ports = {"own": self.facts.port, "next": hop.port if hop else 0}
+        if on == "above" and any(map(_strange, steps)):
+            return None, "nothing"  # reduced, or read, to what leads elsewhere
         parts = [step.placed(step.varied(turn), ports) for step in steps]
         data = b"".join(parts)
         if last.then == "drip":
@@ -208,6 +211,10 @@ class WorkerTarget(MetWorker):
             return seen, ""
         seen += islice(wire.frames(until), _MOST_SURPLUS)
         return seen, wire.ended or "silence"
+
+
+def _strange(step: Step) -> bool:
+    return leads_elsewhere(step.data, [at for at, _ in step.ports])
 
 
 def _where(due: Expectation, seen: list[Seen], ended: Ended) -> str:

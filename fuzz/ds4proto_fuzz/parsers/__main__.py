@@ -90,7 +90,7 @@ def campaign(
             soft_wrap=True,
         )  # fmt: skip
         return ExitCode.FAILED if found else INTERRUPTED
-    if failed and len(failed) == len(outcomes):
+    if failed and len(failed) == len(outcomes) and not found:
         return ExitCode.NOTHING_RAN
     return ExitCode.FAILED if found or failed else ExitCode.PASSED
 

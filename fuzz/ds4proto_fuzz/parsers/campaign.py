@@ -308,8 +308,10 @@ def _turn(
     outcome.corpus = max(outcome.corpus, last.corpus)
     outcome.seconds += time.monotonic() - begun if begun else 0.0
     new = sorted(set(findings.iterdir()) - before)
-    if code and not new and _again(log, before):
-        outcome.repeated += 1  # the same input, and its file is there already
+    old = _again(log, before) if code and not new else None
+    if old is not None:  # the same input: its file is there, from this run or another
+        outcome.repeated += old in known.values()
+        known.setdefault(signature(log), old)
         return not running.over
     if code and not new and not running.over:
         outcome.failed = f"ended with status {code}: " + " | ".join(log[-3:])
@@ -318,10 +320,10 @@ def _turn(
     return bool(new) and not running.over
 
 
-def _again(log: Sequence[str], before: set[Path]) -> bool:
-    """Tell whether a process ended on an input that is kept from an earlier turn."""
+def _again(log: Sequence[str], before: set[Path]) -> Path | None:
+    """Return the kept input on which a process has ended once more."""
     written = "".join(log).rpartition(_WRITTEN)[2]
-    return any(written.startswith(str(path)) for path in before)
+    return next((path for path in before if written.startswith(str(path))), None)
 
 
 def _keep(

@@ -13,7 +13,7 @@ from ds4proto.schema.ds4t_common import DS4T_MAGIC
 from ds4proto.schema.ds4t_hello import HELLO, ROLE_CODES
 from ds4proto.schema.registry import frames, read_body, to_bytes
 from ds4proto_fuzz.effect import Effect
-from ds4proto_fuzz.target import Settings, Target
+from ds4proto_fuzz.target import ENV, Settings, Target
 from ds4proto_fuzz.tp.lockstep import CONTEXT, rank_settings
 from ds4proto_fuzz.tp.wire import TpWire
 
@@ -22,6 +22,8 @@ __all__ = ["CONTEXT", "PairTarget", "hello_verdict"]
 _EARLY: Final = 8
 _TRACE: Final = "Traceback (most recent call last)"
 _PATIENT: Final = 0.2
+_ENV: Final = {**ENV, "DS4_TP_GATE_TIMEOUT_MS": "20000"}
+"""A rank gives a gate 750 ms, less than a busy machine may keep us waiting."""
 Rank = Literal["tp-leader", "tp-worker"]
 
 
@@ -35,6 +37,7 @@ class PairTarget(Target):
     """
 
     ours: Rank
+    env = _ENV
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

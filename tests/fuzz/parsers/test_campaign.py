@@ -131,7 +131,7 @@ def test_an_input_that_is_found_twice_is_one_finding(
     """libFuzzer names the file by its content: a second process writes the same."""
     (tmp_path / "gguf.py").write_text(
         "import pathlib, sys\n"
-        "at = next(a for a in sys.argv if a.startswith('-artifact')).partition('=')[2]\n"
+        "at = next(a for a in sys.argv if a[:9] == '-artifact').partition('=')[2]\n"
         "pathlib.Path(at + 'crash-1').write_bytes(b'x')\n"
         "print('KeyError: 1')\n"
         "print(f'Test unit written to {at}crash-1', flush=True)\n"
@@ -142,6 +142,8 @@ def test_an_input_that_is_found_twice_is_one_finding(
     (one,) = campaign_module.campaign(["gguf"], 3, out=tmp_path / "out")
     assert [path.name for path in one.findings] == ["crash-1"]
     assert (one.repeated, one.failed) == (2, "")
+    (again,) = campaign_module.campaign(["gguf"], 2, out=tmp_path / "out")
+    assert again.findings == one.findings
 
 
 def test_without_atheris_the_way_on_is_told() -> None:
