@@ -15,6 +15,7 @@ from ds4proto.preflight.gather import Gathered
 from ds4proto.preflight.link import LinkReport
 from ds4proto.preflight.predict import Prediction, predict
 from ds4proto.preflight.report import AREAS, document, worst
+from ds4proto.printable import counted
 
 __all__ = ["show", "show_links"]
 
@@ -91,7 +92,7 @@ def _prediction(
     for one in found:
         limits.add_row(
             str(one.bits), _speed(one.decode), _speed(one.prefill),
-            f"{one.decode_ms:.3g} ms, {one.messages} messages",
+            f"{one.decode_ms:.3g} ms, {counted(one.messages, 'message')}",
             f"{one.message_bytes} B, chunk {one.chunk_bytes} B", one.bound,
         )  # fmt: skip
     console.print(limits)

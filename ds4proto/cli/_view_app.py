@@ -13,7 +13,7 @@ from textual.widgets import Footer, Input, Static
 
 from ds4proto.cli._view_list import FrameList
 from ds4proto.cli._view_rows import Kept, RowReader, RowStore
-from ds4proto.printable import printable
+from ds4proto.printable import counted, printable
 from ds4proto.trace.text import hexdump, payload_text, problem_text
 from ds4proto.trace.where import WhereError, compile_where
 
@@ -103,7 +103,10 @@ class Browser(App[None]):
             if at is not None:
                 ended = f"the file ends inside a record at offset {at}"
         if self._store.full:
-            ended = f"stopped after {len(self._store.rows)} frames; --keep N holds more"
+            ended = (
+                f"stopped after {counted(len(self._store.rows), 'frame')}; --keep N "
+                "holds more"
+            )
         if not self._reader.stop.is_set():
             self.call_from_thread(self._say, ended)
 
@@ -125,7 +128,7 @@ class Browser(App[None]):
     def _say(self, state: str) -> None:
         self._state = state
         store = self._store
-        count = f"{len(store.shown)} of {len(store.rows)} frames"
+        count = f"{len(store.shown)} of {counted(len(store.rows), 'frame')}"
         if store.dropped:
             count += f" ({store.dropped} older ones dropped)"
         where = f"  filter: {self._condition}" if self._condition else ""
@@ -174,7 +177,10 @@ class Browser(App[None]):
 
 def _field_lines(kept: Kept) -> Iterator[Text]:
     row = kept.row
-    yield Text(f"{row.name if row.is_frame else row.type}  {row.length} bytes", "bold")
+    yield Text(
+        f"{row.name if row.is_frame else row.type}  {counted(row.length, 'byte')}",
+        "bold",
+    )
     for problem in row.problems:
         yield Text("! " + printable(problem_text(problem)), "red")
     shown: dict[str, Any] = {

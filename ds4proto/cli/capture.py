@@ -18,6 +18,7 @@ import click
 from ds4proto.cli._options import DURATION, json_option
 from ds4proto.cli._output import printable, write_json
 from ds4proto.errors import ExitCode
+from ds4proto.printable import counted
 
 __all__ = ["cmd"]
 
@@ -117,7 +118,8 @@ def cmd(
     if as_json:
         write_json(report)
     _say(
-        f"{finder.kept} packets of {finder.flows} connections; {finder.passed_over} "
+        f"{counted(finder.kept, 'packet')} of {counted(finder.flows, 'connection')}; "
+        f"{finder.passed_over} "
         f"packets of other traffic left out; {dropped} lost by the kernel"
     )
     if dropped:

@@ -9,6 +9,7 @@ import click
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import progress, stdout, write_json
 from ds4proto.codec.base import PROFILES
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -277,7 +278,7 @@ def _print_verdicts(verdicts: Sequence[Verdict], code: int, as_json: bool) -> No
     if verdicts:
         stdout().print(table)
     if ran:
-        click.echo(f"{ran} checks, {failed} failed")
+        click.echo(f"{counted(ran, 'check')}, {failed} failed")
     else:
         click.echo(
             "nothing ran: f32 and token_hash have no compiled code, scaled formats are "

@@ -14,6 +14,7 @@ import click
 
 from ds4proto.cli._output import printable, stdout
 from ds4proto.errors import ExitCode
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -109,8 +110,8 @@ def _codecs(console: Console) -> list[Check]:
     verdicts = list(verify_vectors(names(), ["numpy"], lambda _done: None))
     ran = sum(verdict.ran for verdict in verdicts)
     failed = [verdict for verdict in verdicts if not verdict.passed]
-    console.print(f"{ran} rows of {len(verdicts)} groups of test vectors")
-    found = [Check("codec vectors", bool(ran) and not failed, f"{ran} rows")]
+    console.print(f"{counted(ran, 'row')} of {len(verdicts)} groups of test vectors")
+    found = [Check("codec vectors", bool(ran) and not failed, f"{counted(ran, 'row')}")]
     found += [Check(f"codec {v.subject}", False, v.first) for v in failed]
     return found
 
@@ -166,7 +167,9 @@ def _show(console: Console, name: str, lanes: list[str]) -> list[FrameRow]:
     for line in lines[: _SHOWN + 1]:
         console.print(printable(line), soft_wrap=True)
     if len(lines) > _SHOWN + 1:
-        console.print(f"{'...':>12}  {len(lines) - _SHOWN - 1} more lines", style="dim")
+        console.print(
+            f"{'...':>12}  {counted(len(lines) - _SHOWN - 1, 'more line')}", style="dim"
+        )
     return rows
 
 
@@ -185,7 +188,7 @@ def _counted(what: str, name: str, expected: dict[str, int]) -> list[Check]:
         Check(
             f"{what}: bytes",
             not error and total == inside > 0,
-            error or f"{inside} of {total} bytes lie in frames",
+            error or f"{inside} of {counted(total, 'byte')} lie in frames",
         ),
         Check(
             f"{what}: frames",
@@ -212,6 +215,9 @@ def _hashes(rows: list[FrameRow]) -> Check:
         wrong += token_hash(tokens[: span["pos0"]]) != span["prefix_hash"]
         wrong += token_hash(tokens) != span["result_hash"]
     text = (
-        f"{wrong} wrong" if wrong else f"{len(tokens)} tokens, {2 * len(spans)} hashes"
+        f"{wrong} wrong"
+        if wrong
+        else f"{counted(len(tokens), 'token')}, "
+        f"{counted(2 * len(spans), 'hash', plural='hashes')}"
     )
     return Check("pipeline run: token hashes", bool(spans) and not wrong, text)

@@ -12,6 +12,7 @@ import click
 from ds4proto.cli._options import json_option, not_an_input
 from ds4proto.cli._output import printable, progress, stdout, write_json
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cmd", "report", "show"]
 
+_BOTH: Final = "frames and lines"
 _SHOWN: Final = 3
 _DIGITS: Final = 9
 _OF_A_KIND: Final = 8
@@ -184,7 +186,11 @@ def show(found: Diagnosis, files: tuple[str, ...], console: Console) -> None:
         )
     )
     names = ", ".join(files)
-    console.print(printable(f"{names}: {found.frames} frames and lines: {told}"))
+    console.print(
+        printable(
+            f"{names}: {counted(found.frames, 'frame or line', plural=_BOTH)}: {told}"
+        )
+    )
     for severity, title in _TITLES.items():
         kinds: Counter[str] = Counter()
         group = [f for f in found.findings if f.severity == severity]
@@ -235,7 +241,7 @@ def place(evidence: Evidence, *, many: bool) -> str:
     if evidence.packet:
         parts.append(f"packet {evidence.packet}")
     if evidence.length:
-        parts.append(f"{evidence.length} bytes at offset {evidence.offset}")
+        parts.append(f"{counted(evidence.length, 'byte')} at offset {evidence.offset}")
     if evidence.time:
         parts.append(f"{evidence.time:.6f} s")
     text = ", ".join(parts)

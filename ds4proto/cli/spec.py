@@ -13,6 +13,7 @@ from ds4proto.cli._output import stderr, stdout, write_json
 from ds4proto.cli._spec_files import replace_text
 from ds4proto.cli._spec_vectors import vectors
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.printable import counted
 
 _FOLDER = click.option(
     "--dir",
@@ -266,7 +267,7 @@ def build(folder: Path) -> int:
             changed += 1
             replace_text(path, new)
             stderr().print(f"written: {path}")
-    stdout().print(f"{changed} files changed")
+    stdout().print(f"{counted(changed, 'file')} changed")
     return ExitCode.PASSED
 
 

@@ -10,6 +10,7 @@ import click
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +71,8 @@ def _no_frame(total: dict[str, Any]) -> str:
     kinds = total.get("packet_kinds", {}).items()
     seen = "".join(f"{count} {kind}, " for kind, count in kinds if count)
     return (
-        f"no frame in {total['packets']} packets ({seen}{total['foreign_streams']} "
+        f"no frame in {counted(total['packets'], 'packet')} "
+        f"({seen}{total['foreign_streams']} "
         "connections of other traffic); check where, when and with what filter the "
         "recording was made"
     )
@@ -109,7 +111,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
     say(str(report["file"]), "bold")
     say(
-        f"{report['packets']} packets, {report['streams']} TCP streams "
+        f"{counted(report['packets'], 'packet')}, "
+        f"{counted(report['streams'], 'TCP stream')} "
         f"({report['foreign_streams']} foreign), {report['stream_bytes']} payload "
         f"bytes: {report['accounted_bytes']} in frames, {report['undecoded_bytes']} not"
     )
@@ -136,7 +139,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         say(
             f"gates of run {gates['run']}: {gates['row_gates']} row, "
             f"{gates['batch_gates']} batch, {gates['bulk_gates']} bulk in "
-            f"{gates['gate_bytes']} bytes; {gates['gates_per_token']} a token announced"
+            f"{counted(gates['gate_bytes'], 'byte')}; {gates['gates_per_token']} a "
+            "token announced"
         )
     for title, key, head in (
         ("undecoded bytes", "undecoded_reasons", "reason"),

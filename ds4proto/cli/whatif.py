@@ -11,6 +11,7 @@ import click
 from ds4proto.cli._options import json_option
 from ds4proto.cli._output import printable, progress, stdout, write_json
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,7 +124,7 @@ def _show(file: str, found: WhatIf, console: Console) -> None:
     from ds4proto.trace.narrowing import verdict
 
     values = sum(place.values for place in found.places)
-    console.print(printable(f"{file}: {values} values at 32 bits"))
+    console.print(printable(f"{file}: {counted(values, 'value')} at 32 bits"))
     console.print()
     for name in found.formats:
         total = found.total(name)
@@ -131,16 +132,23 @@ def _show(file: str, found: WhatIf, console: Console) -> None:
         console.print(printable(f"{verdict(name, total)}."), style=style)
     odd = sum(place.odd for place in found.places)
     if odd:
-        console.print(f"{odd} values were infinite or NaN before any narrowing.")
+        console.print(
+            f"{counted(odd, 'value', 'were')} infinite or NaN before any narrowing."
+        )
     for width, count in found.narrow.items():
-        console.print(f"{count} payloads are at {width} already and tell nothing.")
+        console.print(
+            f"{counted(count, 'payload', 'are')} at {width} already: of no use here."
+        )
     if found.left_out:
         console.print(
-            f"{found.left_out} payloads are of more hops and layers than are told "
+            f"{counted(found.left_out, 'payload', 'are')} of more hops and layers than "
+            "are told "
             "apart, and are left out."
         )
     if found.partial:
-        console.print(f"{found.partial} payloads are not whole in the capture.")
+        console.print(
+            f"{counted(found.partial, 'payload', 'are')} not whole in the capture."
+        )
     console.print()
     table = Table(box=None, pad_edge=False)
     for column in ("hop", "what", "largest", "format", "clipped", "inf", "to 0", "dB",

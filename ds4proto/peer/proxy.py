@@ -26,6 +26,7 @@ from ds4proto.peer.proxy_frames import FrameEditor, rewrite_port, rewrite_route
 from ds4proto.peer.proxy_gates import PairFacts
 from ds4proto.peer.proxy_pump import Pump
 from ds4proto.peer.proxy_record import BackgroundRecorder, Track
+from ds4proto.printable import counted
 from ds4proto.schema.declare import FrameSpec
 
 __all__ = ["Proxy"]
@@ -364,5 +365,6 @@ class _Link:
         self._client.close()
         self._server.close()
         self.outcome = (
-            f"{up.moved} bytes up ({up.ended}), {down.moved} bytes down ({down.ended})"
+            f"{counted(up.moved, 'byte')} up ({up.ended}), "
+            f"{counted(down.moved, 'byte')} down ({down.ended})"
         )

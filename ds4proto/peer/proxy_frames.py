@@ -14,6 +14,7 @@ from typing import Final
 from ds4proto.peer.proxy_faults import Rule
 from ds4proto.peer.proxy_gates import GATE_MAGICS, GateEditor, PairFacts
 from ds4proto.peer.proxy_places import field_place, store
+from ds4proto.printable import counted
 from ds4proto.schema import build, frame_of_code, header_of, read
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.dialects import dialects_of
@@ -187,7 +188,9 @@ class FrameEditor:
             if rule.frame != spec.name or not (rule.every or rule.nth == count):
                 continue
             if rule.kind == "drop":
-                self._note(f"dropped {spec.full_name} {count} ({len(whole)} bytes)")
+                self._note(
+                    f"dropped {spec.full_name} {count} ({counted(len(whole), 'byte')})"
+                )
                 return None
             self._corrupt(rule, spec, whole, count)
         return whole

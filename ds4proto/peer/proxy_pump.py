@@ -21,6 +21,7 @@ from ds4proto.peer.errors import PeerLost
 from ds4proto.peer.proxy_faults import Rule
 from ds4proto.peer.proxy_frames import FrameEditor
 from ds4proto.peer.proxy_record import Track
+from ds4proto.printable import counted
 
 __all__ = ["Pump"]
 
@@ -167,7 +168,7 @@ class Pump:
         return not self.ended
 
     def _over(self, rule: Rule) -> bool:
-        self._note(f"{rule.kind} after {self.moved} bytes")
+        self._note(f"{rule.kind} after {counted(self.moved, 'byte')}")
         if rule.kind == "stall":
             self.ended = "stall"
             while not self._stop.wait(_LOOK_S) and self._source.alive():

@@ -22,6 +22,7 @@ import msgspec
 
 from ds4proto.preflight.case import Case, Member
 from ds4proto.preflight.facts import LinkFacts
+from ds4proto.printable import counted
 
 __all__ = ["Prediction", "predict"]
 
@@ -175,8 +176,9 @@ def _parallel(case: Case) -> list[Prediction]:
             chunk * vector,
             gates,
             worst[1],
-            f"decode: 1 / ({gates} gates x half a round trip + bytes / throughput + "
+            f"decode: 1 / ({counted(gates, 'gate')} x half a round trip + bytes / "
+            "throughput + "
             "half of the compute); prefill: bulk gates of "
-            f"{chunk} tokens, two a layer, one after the other",
+            f"{counted(chunk, 'token')}, two a layer, one after the other",
         )
     ]

@@ -13,6 +13,7 @@ from ds4proto.model import quant_label
 from ds4proto.preflight.case import Member, make_case
 from ds4proto.preflight.facts import Plan
 from ds4proto.preflight.memory import gpu_limit, slice_need
+from ds4proto.printable import counted
 
 __all__ = ["Proposal", "propose"]
 
@@ -50,7 +51,9 @@ def propose(plan: Plan) -> list[Proposal]:
         raise WrongUsage("--propose needs a model: [model.NAME] gguf = FILE, or id = N")
     n_layers = model.facts.layers
     if len(members) > n_layers:
-        raise WrongUsage(f"{len(members)} machines for a model of {n_layers} layers")
+        raise WrongUsage(
+            f"{counted(len(members), 'machine')} for a model of {n_layers} layers"
+        )
     speeds = [m.machine.prefill_speed or m.machine.decode_speed for m in members]
     if any(speeds) and not all(speeds):
         missing = [m.name for m, s in zip(members, speeds, strict=True) if not s]
@@ -151,7 +154,7 @@ def _short(ctx: int, plan: Plan, members: list[Member], n_layers: int) -> str:
     gib = 1 << 30
     return (
         f"the model does not fit these machines: about {whole / gib:.1f} GiB are "
-        f"needed with {plan.run.sessions} session(s) of {ctx} tokens, and "
+        f"needed with {plan.run.sessions} session(s) of {counted(ctx, 'token')}, and "
         f"{total / gib:.1f} GiB are there. Add a machine, or take a smaller context "
         "or fewer sessions"
     )

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ds4proto.preflight.facts import GIB
 from ds4proto.preflight.report import AREAS
-from ds4proto.printable import printable
+from ds4proto.printable import counted, printable
 from ds4proto.trace.pictures.page import source_hash, template, themed
 
 __all__ = ["as_html"]
@@ -155,7 +155,7 @@ def _limits(report: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
         (
             one["bits"], _speed(one["decode"]), _speed(one["prefill"]),
-            f"{one['decode_ms']:.3g} ms, {one['messages']} messages",
+            f"{one['decode_ms']:.3g} ms, {counted(one['messages'], 'message')}",
             f"{one['message_bytes']} B, chunk {one['chunk_bytes']} B", one["bound"],
         )
         for one in report["prediction"]

@@ -17,6 +17,7 @@ from ds4proto.link.plan import GLM_EXACT_MAX, GLM_HEAD_SPLIT_MIN, PlanOptions
 from ds4proto.preflight.case import Case, Member
 from ds4proto.preflight.finding import Finding
 from ds4proto.preflight.options_ds4d import number
+from ds4proto.printable import counted
 
 __all__ = ["CHECKS", "settings_table"]
 
@@ -305,7 +306,7 @@ def _chunk_fits(case: Case, leader: Member) -> Iterator[Finding]:
             yield Finding(
                 "error", "settings.chunk", worker.name,
                 "the coordinator's prefill chunk is larger than this engine takes",
-                expected=f"at most {cap} tokens", found=str(chunk),
+                expected=f"at most {counted(cap, 'token')}", found=str(chunk),
                 next_step=f"start the coordinator with --dist-prefill-chunk {cap}",
                 prints=text("prefill-cap", chunk, cap),
             )  # fmt: skip
@@ -334,7 +335,7 @@ def contexts(case: Case) -> Iterator[Finding]:
         yield Finding(
             "error", "context.too-small", leader.name,
             "prompt and answer do not fit the context",
-            expected=f"{wanted} tokens or more", found=str(ctx),
+            expected=f"{counted(wanted, 'token')} or more", found=str(ctx),
             next_step=f"raise --ctx to {wanted} on all machines, or shorten the prompt",
         )  # fmt: skip
 

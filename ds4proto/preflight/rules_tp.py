@@ -10,6 +10,7 @@ from ds4proto.link.ds4t_texts import text_of
 from ds4proto.model.known import GLM_52, V41_FLASH
 from ds4proto.preflight.case import Case, Member
 from ds4proto.preflight.finding import Finding
+from ds4proto.printable import counted
 from ds4proto.schema.dialects import dialect, dialects_of
 
 __all__ = ["CHECKS"]
@@ -279,7 +280,7 @@ def batching(case: Case) -> Iterator[Finding]:
                 "note", "sessions.batch", pair[0].name,
                 f"CUDA V4.1 batches from {_V41_BATCH} ready sessions up; fewer run "
                 "one after the other",
-                found=f"{sessions} sessions",
+                found=f"{counted(sessions, 'session')}",
                 next_step="expect the speed of one session, shared",
             )  # fmt: skip
 

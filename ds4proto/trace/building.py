@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ds4proto.link.events import FrameReceived
 from ds4proto.model.known import KNOWN_MODELS
+from ds4proto.printable import counted
 from ds4proto.schema.declare import (
     FieldSpec,
     FrameSpec,
@@ -149,7 +150,8 @@ def _hidden(
             low, high = held.as_int8()
             notes = (
                 *notes,
-                f"ambiguous: 4 bytes a row more than {width - 4} values: INT8 with an "
+                f"ambiguous: 4 bytes a row more than {counted(width - 4, 'value')}: "
+                "INT8 with an "
                 f"f32 scale (codes {low}..{high}), or e4m3",
             )
     elif run is not None and run.hidden_values is None:
@@ -160,5 +162,5 @@ def _hidden(
 def _unsafe(held: Summarizer) -> tuple[str, ...]:
     over = held.over_f16
     if held.width == "f32" and over:
-        return (f"16-bit unsafe: {over} values above 65504",)
+        return (f"16-bit unsafe: {counted(over, 'value')} above 65504",)
     return ()

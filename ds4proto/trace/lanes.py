@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["Arrow", "arrows", "draw"]
@@ -61,7 +62,7 @@ def _label(row: FrameRow) -> str:
     elif row.type == "RESULT":
         text += f" {f['request']}"
     elif "tokens" in f:
-        text += f" {len(f['tokens'])} tokens"
+        text += f" {counted(len(f['tokens']), 'token')}"
     return text
 
 

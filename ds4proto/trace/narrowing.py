@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from ds4proto.codec import Codec
 from ds4proto.codec.definition import E4M3_CLIP
+from ds4proto.printable import counted
 from ds4proto.schema.problem import Buf
 from ds4proto.schema.slab import VALUE
 from ds4proto.trace.payload import PayloadSummary, Summarizer
@@ -197,13 +198,14 @@ def verdict(name: str, found: Narrowed) -> str:
     faults = []
     if found.clipped:
         faults.append(
-            f"{found.clipped} values above {_CLIPS[name]:g}, "
+            f"{counted(found.clipped, 'value')} above {_CLIPS[name]:g}, "
             f"{_tokens(found.clipped_tokens)}"
         )
     if found.non_finite:
         over = "above 65504" if name == "f16" else "that become infinite or NaN"
         faults.append(
-            f"{found.non_finite} values {over}, {_tokens(found.non_finite_tokens)}"
+            f"{counted(found.non_finite, 'value')} {over}, "
+            f"{_tokens(found.non_finite_tokens)}"
         )
     rest = f"{_percent(found.flushed, found.values)} of the values become 0, "
     if found.worst[0] == inf:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ds4proto.printable import counted
 from ds4proto.schema.problem import Buf
 
 __all__ = ["PayloadSummary", "Summarizer", "Width"]
@@ -215,7 +216,9 @@ class Summarizer:
         form = self._form
         found = list(notes)
         if form is not None and self._rest and not self._missing:
-            found.append(f"{len(self._rest)} bytes behind the last whole value")
+            found.append(
+                f"{counted(len(self._rest), 'byte')} behind the last whole value"
+            )
         guess = look_of_16_bits(bytes(self._sample)) if self.width == "f16" else ""
         if guess:
             found.append(guess)

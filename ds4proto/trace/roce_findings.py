@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ds4proto.printable import counted
 from ds4proto.trace.roce_plan import SIDES, Expected, MessagePlan, Setup
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _repeated(flow: RoceFlow) -> list[str]:
         elif message.sends > 1 and message.acked is None:
             span = message.last_time - message.time
             found.append(
-                f"lost: {named(flow, message)}: sent {message.sends} times in "
+                f"lost: {named(flow, message)}: sent {counted(message.sends, 'time')} "
+                "in "
                 f"{span:.2f} s without an acknowledgement: packets of the other "
                 "direction do not come back"
             )
@@ -66,14 +68,16 @@ def _repeated(flow: RoceFlow) -> list[str]:
             )
         elif message.sends > 1:
             found.append(
-                f"repeated: {named(flow, message)}: sent {message.sends} times, "
+                f"repeated: {named(flow, message)}: sent "
+                f"{counted(message.sends, 'time')}, "
                 f"acknowledged after {((message.acked or 0) - message.time) * 1e3:.1f}"
                 " ms"
             )
         if not message.whole:
             found.append(
-                f"incomplete: {named(flow, message)}: {message.packets} packets of "
-                f"{message.nbytes} bytes, the rest was not captured"
+                f"incomplete: {named(flow, message)}: "
+                f"{counted(message.packets, 'packet')} of "
+                f"{counted(message.nbytes, 'byte')}, the rest was not captured"
             )
     if len(found) > MANY:
         found[MANY:] = [f"{len(found) - MANY} more on {way(flow)}"]

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from ds4proto.link.rdma_attributes import RNR_MILLISECONDS
 from ds4proto.pcap.types import UdpDatagram
+from ds4proto.printable import counted
 from ds4proto.schema.fast import struct_of
 from ds4proto.schema.roce import AETH, BTH, IMMEDIATE, RETH
 
@@ -75,7 +76,10 @@ def read_packet(datagram: UdpDatagram) -> RocePacket | str:
     form = struct_of(BTH, "*")
     data = datagram.payload
     if datagram.payload_len < form.size + ICRC_BYTES or len(data) < form.size:
-        return f"{datagram.payload_len} bytes are too few for BTH and checksum"
+        return (
+            f"{counted(datagram.payload_len, 'byte', 'are')} too few for BTH and "
+            "checksum"
+        )
     opcode, marks, _, dest_qp, psn = form.unpack_from(data)
     transport = _TRANSPORTS.get(opcode >> 5, "other")
     code = opcode & 31
@@ -100,7 +104,10 @@ def read_packet(datagram: UdpDatagram) -> RocePacket | str:
     pad = marks >> 4 & 3
     nbytes = datagram.payload_len - at - pad - ICRC_BYTES
     if nbytes < 0:
-        return f"{datagram.payload_len} bytes are too few for operation {code}"
+        return (
+            f"{counted(datagram.payload_len, 'byte', 'are')} too few for operation "
+            f"{code}"
+        )
     return RocePacket(
         datagram.packet,
         datagram.time_ns,

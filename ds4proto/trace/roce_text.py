@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ds4proto.printable import counted
 from ds4proto.trace.roce import RoceReport
 from ds4proto.trace.roce_findings import named, way
 
@@ -13,11 +14,11 @@ def roce_lines(report: RoceReport) -> Iterator[str]:
     """Yield one line a message, then what went wrong, then the totals."""
     start = min((m.time for _, m in report.messages()), default=0.0)
     for flow, message in report.messages():
-        marks = [f"{message.nbytes} bytes"]
+        marks = [f"{counted(message.nbytes, 'byte')}"]
         if message.packets > 1:
-            marks.append(f"{message.packets} packets")
+            marks.append(f"{counted(message.packets, 'packet')}")
         if message.sends > 1:
-            marks.append(f"sent {message.sends} times")
+            marks.append(f"sent {counted(message.sends, 'time')}")
         if message.rnr:
             marks.append(f"{message.rnr} RNR NAKs")
         if message.naks:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ds4proto.printable import counted
 from ds4proto.schema.problem import Problem
 from ds4proto.trace.payload import PayloadSummary
 
@@ -98,7 +99,9 @@ def plain(value: Any) -> Any:
         raw = value.encode("utf-8", "surrogateescape")
         return raw.decode("utf-8", "backslashreplace")
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).hex() if len(value) <= 64 else f"{len(value)} bytes"
+        return (
+            bytes(value).hex() if len(value) <= 64 else f"{counted(len(value), 'byte')}"
+        )
     if isinstance(value, list | tuple):
         shown = [plain(item) for item in value[:_LONGEST_LIST]]
         if len(value) > _LONGEST_LIST:

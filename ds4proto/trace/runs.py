@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from ds4proto.link.pair import TpPair
 from ds4proto.pcap.types import Endpoint
+from ds4proto.printable import counted
 from ds4proto.schema.ds4d_work import OUTPUT_LOGITS
 from ds4proto.trace import bounds
 
@@ -88,7 +89,11 @@ class Run:
     @property
     def told(self) -> list[str]:
         """The notes, and how many more there were."""
-        more = [f"{self.left_out} more notes are left out"] if self.left_out else []
+        more = (
+            [f"{counted(self.left_out, 'more note', 'are')} left out"]
+            if self.left_out
+            else []
+        )
         return [*self.notes, *more]
 
     @property

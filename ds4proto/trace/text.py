@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv6Address
 from typing import Any, Final
 
+from ds4proto.printable import counted
 from ds4proto.schema import frames
 from ds4proto.schema.declare import FieldSpec, names_of
 from ds4proto.schema.problem import Problem
@@ -124,7 +125,7 @@ def payload_text(p: PayloadSummary) -> str:
     if p.ge240 and p.width != "f32":
         parts.append(f"{p.ge240} at 240 or beyond")
     if p.captured is not None:
-        parts.append(f"({p.length - p.captured} bytes not captured)")
+        parts.append(f"({counted(p.length - p.captured, 'byte')} not captured)")
     if p.hash:
         parts.append(f"#{p.hash}")
     parts += [f"({note})" for note in p.notes]
@@ -163,7 +164,7 @@ def _value(name: str, value: Any, spec: FieldSpec | None, dialect: str) -> str:
     if isinstance(value, tuple | list):
         if value and isinstance(value[0], int):
             return _tokens(value)
-        return f"{len(value)} records"
+        return f"{counted(len(value), 'record')}"
     if name in _HEX:
         return f"{value:016x}"
     if spec is not None and isinstance(value, int):
@@ -285,7 +286,10 @@ def _rdma_info(row: FrameRow) -> str:
 
 def _tp_tokens(row: FrameRow) -> str:
     f = row.fields
-    return f"session {f['session_id']} {len(f['tokens'])} tokens {_tokens(f['tokens'])}"
+    return (
+        f"session {f['session_id']} {counted(len(f['tokens']), 'token')} "
+        f"{_tokens(f['tokens'])}"
+    )
 
 
 def _gate_row(row: FrameRow, gates_per_token: int | None) -> str:
@@ -333,4 +337,4 @@ def hexdump(data: bytes, total: int) -> Iterator[str]:
         yield f"{at:08x}  {part.hex(' '):<47}  {shown}"
     shown_bytes = min(len(data), 16 * _HEX_LINES)
     if total > shown_bytes:
-        yield f"... {total - shown_bytes} more bytes"
+        yield f"... {counted(total - shown_bytes, 'more byte')}"

@@ -17,6 +17,7 @@ from ds4proto.codec import get
 from ds4proto.errors import NothingRan
 from ds4proto.link.schedule import Schedule
 from ds4proto.pcap.types import CaptureError
+from ds4proto.printable import counted
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import HIDDEN_STATE
 from ds4proto.schema.slab import VALUE
@@ -220,7 +221,8 @@ def _nothing(name: str, found: WhatIf) -> str:
     odd = sum(place.odd for place in found.places)
     if odd:
         return (
-            f"{name}: all {odd} values at 32 bits are infinite or NaN, so that no "
+            f"{name}: all {counted(odd, 'value')} at 32 bits are infinite or NaN, so "
+            "that no "
             "width can be judged. Next: see where they come from with ds4proto "
             f"diagnose {name}"
         )
@@ -228,7 +230,9 @@ def _nothing(name: str, found: WhatIf) -> str:
         seen = ", ".join(f"{count} at {width}" for width, count in found.narrow.items())
         why = f"its hidden states are narrow already ({seen}): what was lost is gone"
     elif found.partial:
-        why = f"of {found.partial} payloads it holds a part, or headers alone"
+        why = (
+            f"of {counted(found.partial, 'payload')} it holds a part, or headers alone"
+        )
     else:
         why = "it holds no hidden state at all"
     return (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ds4proto.link.schedule import Schedule
+from ds4proto.printable import counted
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.check import up_to_damage
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
@@ -86,7 +87,7 @@ def align(
         yield Finding(
             "both.one-place", "note", "certain",
             f"{files[0]} and {files[1]} show one run from one place (or are copies): "
-            f"{found.gates} gates with the same times",
+            f"{counted(found.gates, 'gate')} with the same times",
             {"gates": found.gates}, (),
             "record on the machine of each rank to tell a slow rank from a slow link",
         )  # fmt: skip
@@ -200,7 +201,8 @@ def _changed(
     mine, theirs = found.first_changed
     yield Finding(
         "both.changed", "severe", "certain",
-        f"{found.changed} partials are not the same on both sides, first the "
+        f"{counted(found.changed, 'partial', 'are')} not the same on both sides, first "
+        "the "
         f"{mine.src_role}'s of {gate_name(mine, schedule)}: its bytes changed between "
         "both places of recording",
         {"changed": found.changed, "seq": int(mine.fields.get("seq", 0))},
@@ -216,7 +218,8 @@ def _link(found: Aligned, sides: tuple[str, str]) -> Iterator[Finding]:
     slow = trip.median >= SLOW
     yield Finding(
         "both.link", "warning" if slow else "note", "certain",
-        f"{found.gates} gates seen from both sides ({sides[0]} at the leader's, "
+        f"{counted(found.gates, 'gate')} seen from both sides ({sides[0]} at the "
+        "leader's, "
         f"{sides[1]} at the worker's): the link takes {ms(trip.median)} there and back "
         f"(median; {ms(trip.quantile(0.99))} at 99 %, {ms(trip.low)} at best), without "
         "trusting either clock",
@@ -246,7 +249,8 @@ def _ranks(found: Aligned, sides: tuple[str, str]) -> Iterator[Finding]:
     )
     yield Finding(
         "both.late-rank", "warning" if heavy else "note", "certain",
-        f"the {rank} is the later one in {spread.count} of {found.gates} gates, by "
+        f"the {rank} is the later one in {spread.count} of "
+        f"{counted(found.gates, 'gate')}, by "
         f"{ms(spread.median)} (median; {ms(spread.quantile(0.99))} at 99 %), the link "
         f"taken out: {slower}; most in {listed}",
         {"rank": rank, "gates": spread.count, "late_p50_ms": milli(spread.median),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.schema.problem import Problem
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
@@ -106,7 +107,8 @@ class RulesCheck:
                 continue  # the gate's length shows only in what would follow
             yield Finding(
                 "frame.out-of-step", "severe", "certain",
-                f"{row.src_role} -> {row.dst_role}: {nbytes} bytes are no frame "
+                f"{row.src_role} -> {row.dst_role}: {counted(nbytes, 'byte', 'are')} "
+                "no frame "
                 f"({reason}), the first at byte {row.stream_offset} of the stream",
                 {"bytes": nbytes, "reason": reason}, (proof(row, self._scene.file),),
                 "the frame before had another length than announced, bytes were lost "
@@ -149,7 +151,7 @@ class RulesCheck:
             "rule.broken", "severe" if severe else "warning", "certain",
             f"{role} breaks {clause}{where}{place}: {problem.path} is "
             f"{problem.found}, expected {problem.expected}"
-            + (f" ({held.count} times)" if held.count > 1 else ""),
+            + (f" ({counted(held.count, 'time')})" if held.count > 1 else ""),
             {"times": held.count, "field": problem.path},
             (proof(row, self._scene.file),),
             problem.next_step or f"ds4proto spec show {clause}",
@@ -162,19 +164,20 @@ class RulesCheck:
         frame, total = str(f.get("frame", "")), int(f.get("announced", 0))
         if frame and total:
             what = (
-                f"inside {frame}: {row.length} of {total} bytes came, "
-                f"{total - row.length} are missing"
+                f"inside {frame}: {row.length} of {counted(total, 'byte')} came, "
+                f"{total - row.length} {'is' if total - row.length == 1 else 'are'} "
+                "missing"
             )
         elif row.problems:
             problem = row.problems[0]
             what = (
-                f"inside {_part(problem.path)}: {row.length} bytes of it "
+                f"inside {_part(problem.path)}: {counted(row.length, 'byte')} of it "
                 f"came; expected {problem.expected}, found {problem.found}"
             )
         elif frame:
-            what = f"inside {frame}: {row.length} bytes of it came"
+            what = f"inside {frame}: {counted(row.length, 'byte')} of it came"
         else:
-            what = f"inside a header: {row.length} bytes of it came"
+            what = f"inside a header: {counted(row.length, 'byte')} of it came"
         side = "a" if row.direction == "a>b" else "b"
         src, dst = row.src_role, row.dst_role
         if held is not None:

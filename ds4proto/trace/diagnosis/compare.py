@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ds4proto.link.schedule import Schedule
+from ds4proto.printable import counted
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
 from ds4proto.schema.problem import Buf
@@ -164,7 +165,8 @@ def parting(
         if found:
             yield Finding(
                 "compare.equal", "note", "certain",
-                f"{files[0]} and {files[1]} hold the same {found} payloads, bit by bit",
+                f"{files[0]} and {files[1]} hold the same {counted(found, 'payload')}, "
+                "bit by bit",
                 {"payloads": found},
             )  # fmt: skip
         return
@@ -187,7 +189,7 @@ def parting(
         yield Finding(
             "compare.tokens", "warning", "certain",
             f"the recordings part at the {found.place}: other tokens from there on; "
-            f"{found.equal} payloads before were equal",
+            f"{counted(found.equal, 'payload')} before were equal",
             numbers, evidence,
             "the prompts differ, or the runs chose another token: see whether logits "
             "before it differ",
@@ -197,7 +199,8 @@ def parting(
     yield Finding(
         "compare.diverged", "note" if noisy else "warning",
         "likely" if noisy or isinstance(control, int) else "possible",
-        f"first different values: {found.place}; {found.equal} payloads before it were "
+        f"first different values: {found.place}; {counted(found.equal, 'payload')} "
+        "before it were "
         "equal bit by bit"
         + (". Not discriminating: two runs of one side differ as well "
            f"({control.place})" if isinstance(control, Difference) and noisy else ""),

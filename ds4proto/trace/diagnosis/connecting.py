@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from ds4proto.pcap.types import Endpoint
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity, proof
 from ds4proto.trace.diagnosis.gate_headers import is_gate
-from ds4proto.trace.diagnosis.spread import counted, ms
+from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["ConnectingCheck"]
@@ -160,7 +161,8 @@ class ConnectingCheck:
 
     def _half_open(self, listener: Endpoint, group: list[Connection]) -> Finding:
         shown = ", ".join(
-            f"{held.a} ({sum(held.nbytes.values())} bytes)" for held in group[:LISTED]
+            f"{held.a} ({counted(sum(held.nbytes.values()), 'byte')})"
+            for held in group[:LISTED]
         )
         rest = f" and {len(group) - LISTED} more" if len(group) > LISTED else ""
         return Finding(

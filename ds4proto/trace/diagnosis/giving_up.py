@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connection, Connections
 from ds4proto.trace.diagnosis.finding import Finding, in_its_wake, proof
@@ -70,7 +71,8 @@ class GivingUpCheck:
         row = rows[0]
         f, run = row.fields, row.run
         what = (
-            f"request {f['request']} (position {f['pos0']}, {f['n_tokens']} tokens, "
+            f"request {f['request']} (position {f['pos0']}, "
+            f"{counted(f['n_tokens'], 'token')}, "
             f"layers {f['layer_start']}:{f['layer_end']})"
         )
         if len(rows) > 1:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from ds4proto.link.ds4t_identity import Identity, all_mismatches
+from ds4proto.printable import counted
 from ds4proto.schema.declare import in_dialect
 from ds4proto.schema.dialects import dialects_of
 from ds4proto.schema.ds4d_work import WORK
@@ -14,7 +15,6 @@ from ds4proto.schema.ds4t_hello import ROLE_CODES
 from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
-from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.rows import FrameRow
 from ds4proto.trace.runs import layers_text
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from ds4proto.link.schedule import Schedule, gate_of
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, Severity
 from ds4proto.trace.diagnosis.known_texts import UNKNOWN, meaning_of
 from ds4proto.trace.ds4_logs import (
@@ -184,7 +185,7 @@ class LogReader:
         yield Finding(
             code, severity, "certain",
             f"line {line.number}: {line.text!r}: {meaning}"
-            + (f" ({count} times)" if count > 1 else ""),
+            + (f" ({counted(count, 'time')})" if count > 1 else ""),
             {"times": count, "line": line.number}, (self._proof(line),),
             "look at the last lines of the other side", file=self.file,
         )  # fmt: skip
@@ -197,7 +198,8 @@ class LogReader:
         later = self.counts["connected"] > 0
         yield Finding(
             "log.refused", "note" if later else "severe", "certain",
-            f"{count} times nothing listened at {first.values[0]} ({first.values[1]})"
+            f"{counted(count, 'time')} nothing listened at {first.values[0]} "
+            f"({first.values[1]})"
             + (", later it did: the partner was started after this side" if later
                else ", and it never did"),
             {"times": count, "line": first.number}, (self._proof(first),),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
 from ds4proto.trace.diagnosis.hops import Hop, Phase, PipelineRun, Pipelines
-from ds4proto.trace.diagnosis.spread import counted, milli, ms, share
+from ds4proto.trace.diagnosis.spread import milli, ms, share
 from ds4proto.trace.rows import FrameRow
 
 __all__ = ["PipelineCheck"]
@@ -277,7 +278,8 @@ class PipelineCheck:
         yield Finding(
             "pipeline.bubble", "note", "likely",
             f"prefill bubble: while chunks were under way the workers stood still for "
-            f"{100 * mean:.0f} % of the time, with at most {run.prefill_depth} chunks "
+            f"{100 * mean:.0f} % of the time, with at most "
+            f"{counted(run.prefill_depth, 'chunk')} "
             f"in flight over {len(run.nodes) + 1} stages",
             {"bubble": round(mean, 4), "chunks": run.chunks,
              "most_in_flight": run.prefill_depth,

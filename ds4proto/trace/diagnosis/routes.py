@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ds4proto.link.ds4d_session import SNAPSHOT_IDS
+from ds4proto.printable import counted
 from ds4proto.schema.ds4d_work import RESET_SESSION
 from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.check import Scene
@@ -147,7 +148,8 @@ class RouteCheck:
             Finding(
                 "route.replay", "warning" if shown else "note",
                 "certain" if shown else "possible",
-                f"replay from position 0: {f['n_tokens']} tokens of a session that "
+                f"replay from position 0: {counted(f['n_tokens'], 'token')} of a "
+                "session that "
                 f"stood at {session.position} are computed again, {why}",
                 {"tokens": f["n_tokens"], "position": session.position},
                 (*shown, proof(row, self._scene.file, "replay")),
@@ -244,7 +246,7 @@ class RouteCheck:
         return Finding(
             "route.error", "severe", "certain",
             f"{role} refused {row.dst_role} with ERROR {text!r}"
-            + (f" ({held.count} times)" if held.count > 1 else "")
+            + (f" ({counted(held.count, 'time')})" if held.count > 1 else "")
             + (f": {said.meaning}" if said.meaning else ""),
             {"times": held.count, "text": text}, (proof(row, self._scene.file),),
             said.next_step, run, self._scene.file, said.clause,
@@ -259,7 +261,7 @@ class RouteCheck:
             "warning" if _HASH in text else "severe", "certain",
             f"{role} answered {what or row.type} with status "
             f"{row.fields.get('status')} {text!r}"
-            + (f", {held.count} times in all" if held.count > 1 else "")
+            + (f", {counted(held.count, 'time')} in all" if held.count > 1 else "")
             + (f": {said.meaning}" if said.meaning else ""),
             {"times": held.count, "text": text}, (proof(row, self._scene.file),),
             said.next_step, run, self._scene.file, said.clause,

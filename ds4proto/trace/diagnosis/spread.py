@@ -5,17 +5,12 @@ from __future__ import annotations
 from math import frexp, log2
 from typing import Final
 
-__all__ = ["Sizes", "Spread", "counted", "milli", "ms", "share"]
+__all__ = ["Sizes", "Spread", "milli", "ms", "share"]
 
 _PER_OCTAVE: Final = 16
 _SIZES: Final = 64
 _ENOUGH: Final = 3
 _STEADY: Final = 1.5
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 gate``, ``2 gates``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Spread:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.schema.slab import VALUE
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
-from ds4proto.trace.diagnosis.spread import Spread, counted, milli, ms, share
+from ds4proto.trace.diagnosis.spread import Spread, milli, ms, share
 from ds4proto.trace.diagnosis.tp_gates import OTHER, RANKS, PairRun, Pairs, gate_name
 from ds4proto.trace.rows import FrameRow
 
@@ -52,7 +53,7 @@ class TensorCheck:
         words = [
             f"{counted(run.pairs, 'gate')} exchanged: {run.row_pairs} row, "
             f"{run.bulk} bulk, {run.pairs - run.row_pairs - run.bulk} batch; "
-            f"{run.gate_bytes} bytes"
+            f"{counted(run.gate_bytes, 'byte')}"
         ]
         numbers: dict[str, float | int | str] = {
             "gates": run.pairs, "row_gates": run.row_pairs,
@@ -73,7 +74,8 @@ class TensorCheck:
             }  # fmt: skip
             if a_token and run.steps.count:
                 words.append(
-                    f"{a_token} gates a token x {ms(step)} from one gate to the next "
+                    f"{counted(a_token, 'gate')} a token x {ms(step)} from one gate to "
+                    "the next "
                     f"(computing included) = {ms(a_token * step)}"
                 )
                 numbers["gate_step_ms"] = milli(step)
@@ -81,7 +83,8 @@ class TensorCheck:
         if run.token_count and run.row_pairs and vector and a_token:
             ideal = a_token * vector
             words.append(
-                f"{2 * ideal} bytes of partials a token both ways, {ideal} of them "
+                f"{counted(2 * ideal, 'byte')} of partials a token both ways, {ideal} "
+                "of them "
                 f"at 16 bits"
             )
             numbers["partial_bytes_per_token"] = 2 * ideal

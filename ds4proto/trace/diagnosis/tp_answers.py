@@ -9,9 +9,9 @@ from typing import Final
 from msgspec.structs import replace as with_fields
 
 from ds4proto.link.ds4t_events import INTERRUPTED
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Finding, proof
-from ds4proto.trace.diagnosis.spread import counted
 from ds4proto.trace.diagnosis.tp_gates import PairRun, Pairs
 from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.rows import FrameRow

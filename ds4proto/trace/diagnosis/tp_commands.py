@@ -10,6 +10,7 @@ from ds4proto.link.ds4t_context import COMMANDS
 from ds4proto.link.ds4t_events import KEEP_PREFIX
 from ds4proto.link.ds4t_rules import RULES
 from ds4proto.link.ds4t_worker_rules import accepted_types
+from ds4proto.printable import counted
 from ds4proto.trace.bounds import Bounded
 from ds4proto.trace.diagnosis.tp_gates import SYNCS
 from ds4proto.trace.rows import FrameRow
@@ -149,7 +150,8 @@ class CommandFaults:
         room, tokens = state.sessions[number], len(f.get("tokens") or ())
         if name in SYNCS and tokens >= room > 0:
             return "DS4T-SYNC-05", (
-                f"{tokens} tokens do not leave one free in a context of {room}"
+                f"{counted(tokens, 'token', 'do')} not leave one free in a context of "
+                f"{room}"
             )
         return None
 
@@ -163,7 +165,8 @@ class CommandFaults:
         prefix = prefix and row.fields.get("mode") == KEEP_PREFIX
         if prefix and not 0 < count < drafts:
             return "DS4T-VERIFY-10", (
-                f"a prefix of {count} is to be kept of {drafts} drafts, expected 1 to "
+                f"a prefix of {count} is to be kept of {counted(drafts, 'draft')}, "
+                "expected 1 to "
                 f"{drafts - 1}"
             )
         return None

@@ -7,11 +7,12 @@ from typing import Final
 
 from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.link.ds4t_identity import Identity, all_mismatches
+from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import STALL, Scene
 from ds4proto.trace.diagnosis.connections import Connections
 from ds4proto.trace.diagnosis.finding import Finding, in_its_wake, proof
 from ds4proto.trace.diagnosis.gate_headers import GateHeaders
-from ds4proto.trace.diagnosis.spread import counted, ms
+from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_ends import GaveUp, PairEnds
 from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
 from ds4proto.trace.diagnosis.tp_refusals import Refusals
@@ -277,7 +278,7 @@ class TpEndingCheck:
                 f"{ms(gave_up.time - row.time)} after "
                 + ("the acknowledgement of SYNC" if row.type.endswith("_ACK")
                    else row.type) + ", although "
-                + (f"all {token.gates} gates of the token were exchanged"
+                + (f"all {counted(token.gates, 'gate')} of the token were exchanged"
                    if token is not None else "no gate is open"),
                 {"waited_ms": round((gave_up.time - row.time) * 1e3, 3)},
                 (proof(row, self._scene.file, "not answered"), *evidence),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.schema import header_of
 from ds4proto.schema.ds4t_gates import GATE_ROW
 from ds4proto.schema.fast import struct_of
@@ -110,9 +111,11 @@ class TransportCheck:
             lost = reason == "gap"
             yield Finding(
                 "unknown.lost" if lost else "unknown.cut", "note", "certain",
-                f"the capture lost {nbytes} bytes that crossed the wire: frames inside "
+                f"the capture lost {counted(nbytes, 'byte')} that crossed the wire: "
+                "frames inside "
                 "it cannot be judged" if lost else
-                f"{nbytes} bytes were cut off by the snap length: values inside them "
+                f"{counted(nbytes, 'byte', 'were')} cut off by the snap length: values "
+                "inside them "
                 "cannot be judged",
                 {"bytes": nbytes},
                 (proof(self._first_gaps[reason], self._scene.file),),
@@ -150,7 +153,8 @@ class TransportCheck:
         nbytes = sum(self._stats(h, way).lost_bytes for h in holed for way in WAYS)
         yield Finding(
             "unknown.lost", "note", "certain",
-            f"the capture lost {nbytes} bytes that crossed the wire, inside payloads: "
+            f"the capture lost {counted(nbytes, 'byte')} that crossed the wire, inside "
+            "payloads: "
             "their values cannot be judged, nor how long their frames took",
             {"bytes": nbytes}, (self._place(holed[0], "a>b"),),
             "a larger capture buffer (tcpdump -B), or ds4proto proxy, which loses "
@@ -166,8 +170,9 @@ class TransportCheck:
             heavy = again >= PAUSES and again > RETRANSMITTED * segments
             yield Finding(
                 "tcp.retransmissions", "warning" if heavy else "note", "certain",
-                f"{self._way(held, way)}: {again} of {segments} segments with data "
-                f"were sent again ({counts.retransmitted_bytes} bytes), "
+                f"{self._way(held, way)}: {again} of {counted(segments, 'segment')} "
+                "with data "
+                f"were sent again ({counted(counts.retransmitted_bytes, 'byte')}), "
                 f"{counts.out_of_order} came out of order",
                 {"retransmissions": again, "segments": segments,
                  "bytes": counts.retransmitted_bytes,
@@ -187,7 +192,8 @@ class TransportCheck:
             heavy = pauses >= PAUSES
             yield Finding(
                 "tcp.delayed-ack", "warning" if heavy else "note", "likely",
-                f"{self._way(held, way)}: {pauses} times the sender stood still until "
+                f"{self._way(held, way)}: {counted(pauses, 'time')} the sender stood "
+                "still until "
                 "a bare acknowledgement came after 35 to 250 ms (usually 40), and "
                 "then went on: small writes wait for the acknowledgement of the last",
                 {"pauses": pauses, "lost_s_at_least": round(0.035 * pauses, 3)},
@@ -208,7 +214,8 @@ class TransportCheck:
             "tcp.small-writes", "note", "certain",
             f"{self._way(held, 'a>b')} and back: {writes.split} of {writes.frames} "
             f"frames ({share(writes.split, writes.frames)}) have header and payload in "
-            f"different segments; {small} of {total} segments carry fewer than "
+            f"different segments; {small} of {counted(total, 'segment')} carry fewer "
+            "than "
             f"{SMALL_SEGMENT} bytes",
             {"split": writes.split, "frames": writes.frames, "small_segments": small,
              "segments": total},

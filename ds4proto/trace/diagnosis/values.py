@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ds4proto.printable import counted
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
 from ds4proto.trace.bounds import Bounded
@@ -162,7 +163,8 @@ class ValuesCheck:
         if self._hollow:
             yield Finding(
                 "unknown.values", "note", "certain",
-                f"of {self._hollow} of {self._counted} payloads the capture holds a "
+                f"of {self._hollow} of {counted(self._counted, 'payload')} the capture "
+                "holds a "
                 "part, or headers alone: about their values it cannot tell",
                 {"partial": self._hollow, "payloads": self._counted},
                 next_step="record without a snap length, and unredacted",
@@ -178,7 +180,8 @@ class ValuesCheck:
         yield Finding(
             "numeric.non-finite", "severe", "certain",
             f"{place.name}, {place.what}: {nan} NaN and {inf} infinite values in "
-            f"{place.counts['frames']} frames, the first in {where(rows[0])}",
+            f"{counted(place.counts['frames'], 'frame')}, the first in "
+            f"{where(rows[0])}",
             {"nan": nan, "inf": inf, "frames": place.counts["frames"],
              "first": where(rows[0])},
             tuple(proof(row, self._scene.file) for row in rows),
@@ -197,7 +200,8 @@ class ValuesCheck:
             rows = place.rows.get("over_f16", [])
             yield Finding(
                 "numeric.above-65504", "warning", "certain",
-                f"16-bit unsafe: {place.name}, {place.what}: {over} of {values} values "
+                f"16-bit unsafe: {place.name}, {place.what}: {over} of "
+                f"{counted(values, 'value')} "
                 f"above 65504, the largest {place.largest:.6g}, first in "
                 f"{where(rows[0])}",
                 {"values": over, "of": values, "largest": place.largest},
@@ -211,7 +215,7 @@ class ValuesCheck:
         yield Finding(
             "numeric.clipped" if clipped else "numeric.above-240",
             "warning" if clipped else "note", "certain",
-            f"{place.name}, {place.what}: {wide} of {values} values "
+            f"{place.name}, {place.what}: {wide} of {counted(values, 'value')} "
             + ("are at the limit of the 8-bit width (240): they were clipped, or just "
                "reach it" if clipped else
                f"at or above 240 (largest {place.largest:.6g}), which 8 bits clip")
@@ -228,7 +232,8 @@ class ValuesCheck:
         if values == zeros and values >= ENOUGH:
             yield Finding(
                 "numeric.all-zero", "warning", "likely",
-                f"{place.name}, {place.what}: all {values} values are 0: the sender's "
+                f"{place.name}, {place.what}: all {counted(values, 'value', 'are')} 0: "
+                "the sender's "
                 "buffer was never written, or its result was not waited for",
                 {"values": values}, next_step="look at that rank's computing of this "
                 "layer; the other side adds nothing to its own result",
@@ -250,7 +255,8 @@ class ValuesCheck:
             yield Finding(
                 "numeric.flushed", "warning" if heavy else "note",
                 "possible", f"{place.name}, {place.what}: {share(zeros, values)} of "
-                f"{values} values are 0 at {place.width}; how many were not before "
+                f"{counted(values, 'value', 'are')} 0 at {place.width}; how many were "
+                "not before "
                 "narrowing, this capture cannot tell",
                 {"zeros": zeros, "of": values},
                 next_step="run once at 32 bits and ask ds4proto whatif"
@@ -275,7 +281,10 @@ def where(row: FrameRow) -> str:
     """Return the place of a payload in the run."""
     f = row.fields
     if row.type == "WORK":
-        return f"request {f['request']}, position {f['pos0']}, {f['n_tokens']} tokens"
+        return (
+            f"request {f['request']}, position {f['pos0']}, "
+            f"{counted(f['n_tokens'], 'token')}"
+        )
     if row.type == "RESULT":
         return f"the answer to request {f['request']}"
     if row.type.startswith("GATE"):

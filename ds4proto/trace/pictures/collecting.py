@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ds4proto.printable import printable
+from ds4proto.printable import counted, printable
 from ds4proto.trace.pictures.bins import FIRST_WIDTH_S, Peaks, Sums
 from ds4proto.trace.pictures.heat import ActivationRange, GateSkew
 from ds4proto.trace.pictures.model import FRAMES, Picture, Remark
@@ -243,7 +243,8 @@ class Collector:
         said = list(notes)
         if held < self.rows:
             said.append(
-                f"{held} of {self.rows} frames are held one by one; charts, heat maps "
+                f"{held} of {counted(self.rows, 'frame')} are held one by one; charts, "
+                "heat maps "
                 "and totals count all of them"
             )
         if any(one["role"] == _OTHERS for one in self._nodes):

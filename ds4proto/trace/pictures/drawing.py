@@ -13,7 +13,7 @@ import msgspec
 
 from ds4proto.errors import NothingRan
 from ds4proto.pcap.types import CaptureError
-from ds4proto.printable import printable
+from ds4proto.printable import counted, printable
 from ds4proto.trace.cut import Selection
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.front import Examiner
@@ -247,7 +247,8 @@ def _notes(
         found.append("the capture ends inside a record; everything before it is drawn")
     if head_bytes and privacy != "headers-only":
         found.append(
-            f"of each frame at most the first {head_bytes} bytes are in the page"
+            f"of each frame at most the first {counted(head_bytes, 'byte', 'are')} in "
+            "the page"
         )
     if privacy:
         found.append(

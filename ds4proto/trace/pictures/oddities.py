@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ds4proto.printable import counted
 from ds4proto.trace.pictures.model import Place, Remark
 from ds4proto.trace.rows import FrameRow
 
@@ -33,9 +34,13 @@ class Oddity:
     def remark(self, name: str) -> Remark:
         """Return the finding that a page lists, under its name."""
         if self.severity == "error":
-            text = f"{self.text} ({self.count} times)" if self.count > 1 else self.text
+            text = (
+                f"{self.text} ({counted(self.count, 'time')})"
+                if self.count > 1
+                else self.text
+            )
         else:
-            text = f"{self.bytes} bytes belong to no frame: {self.text}"
+            text = f"{counted(self.bytes, 'byte', 'belong')} to no frame: {self.text}"
         seen = ", ".join(self.at[:3]) + (", ..." if self.count > 3 else "")
         return Remark(
             self.severity, text, evidence=(f"{name}, at {seen}",),

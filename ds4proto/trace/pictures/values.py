@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ds4proto.printable import printable
+from ds4proto.printable import counted, printable
 from ds4proto.trace.payload import PayloadSummary
 from ds4proto.trace.text import payload_text
 
@@ -46,7 +46,7 @@ def shown(value: Any, depth: int = 3) -> Any:
         kept = list(value.items())[:ITEMS]
         return {printable(str(key)): shown(item, depth - 1) for key, item in kept}
     if isinstance(value, bytes | memoryview):
-        return f"{len(value)} bytes"
+        return f"{counted(len(value), 'byte')}"
     return value
 
 
