@@ -123,6 +123,8 @@ def test_expected_verdicts_make_a_known_fault_no_failure(tmp_path: Path) -> None
     ("args", "status", "text"),
     [
         (("--peer", "reference:worker", "-k", "no_such_case"), 2, "nothing was judged"),
+        (("--peer", "reference:worker", "--time-scale", "nan"), 2, "--time-scale"),
+        (("--peer", "reference:worker", "--hidden-values", "-3"), 2, "--hidden"),
         (
             ("--peer", "reference:worker", "--case", "worker/work/unknown"),
             2,

@@ -93,8 +93,9 @@ class CoordinatorBench(Bench):
             return match[1]
         if default is not None:
             return default
+        silent = isinstance(found, Ended) and found.how == "silence"
         raise PeerLost(
-            "closed",
+            "timeout" if silent or found is None else "closed",
             phase=f"asked who it is, with a HELLO whose {', '.join(lies)} is wrong",
             address=self.settings.peer,
             reason=f"expected an ERROR that names both sides, found {found}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ds4proto.link.ds4t_events import CHUNK, END, INTERRUPTED, START
 from ds4proto_conformance.bench.tp_worker import RankBench, Trace
@@ -12,6 +12,14 @@ from ds4proto_conformance.verdicts import Deviation
 from ds4proto_conformance.wire import part
 
 Body = Callable[..., None]
+OF_WORD: Final[Mapping[str, str]] = {
+    "seq": "DS4T-CKPT-02",
+    "point": "DS4T-CKPT-03",
+    "current": "DS4T-CKPT-04",
+    "total": "DS4T-CKPT-04",
+    "cancelled": "DS4T-CKPT-05",
+}
+"""Word of a checkpoint -> the clause that a rank breaks which lets it pass."""
 
 
 def meeting(
@@ -106,7 +114,7 @@ def wrong_words(peer: RankBench, p: dict[str, Any]) -> None:
     lies = {"seq": 2, "point": 1, "current": 1, "total": 6, "cancelled": 2}
     values = {"point": START, "current": 0, "total": 5, p["word"]: lies[p["word"]]}
     peer.checkpoint(**values)
-    ends_meeting(peer, "DS4T-CKPT-04")
+    ends_meeting(peer, OF_WORD[p["word"]])
 
 
 @meeting("another-frame", "DS4T-CKPT-08", ends=True,

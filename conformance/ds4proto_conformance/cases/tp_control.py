@@ -68,7 +68,8 @@ def old_types(peer: RankBench, p: dict[str, Any]) -> None:
     if getattr(peer.own.rules, "multimodal" if p["code"] == 18 else "mtp"):
         raise NotApplicable(f"{peer.dialect} has type {p['code']}")
     peer.raw(p["code"], bytes(24))
-    peer.refused("DS4T-CTRL-22")
+    later = peer.dialect == "v9w" and p["code"] > 18
+    peer.refused("DS4T-DIALECT-24" if later else "DS4T-CTRL-22")
 
 
 @control("wrong-length", "DS4T-CTRL-03", "DS4T-SESSION-01",
@@ -102,16 +103,24 @@ def stop_with_payload(peer: RankBench, p: dict[str, Any]) -> None:
 
 @control("count-and-length", "DS4T-SYNC-02", "DS4T-BATCH-01", "DS4T-MIXED-01",
          params={"frame": (("SYNC", 3), ("SYNC", 0x40000004), ("VERIFY", 5),
-                           ("VERIFY", 0))},
+                           ("VERIFY", 0), ("BATCH", 2), ("MIXED", 5))},
          mutants=["count-from-length"])  # fmt: skip
 def count_and_length(peer: RankBench, p: dict[str, Any]) -> None:
-    """A token count that does not fit the length is refused, wrapped ones included."""
+    """A count that does not fit the length is refused, wrapped ones included."""
     known = peer.start()
     name, count = p["frame"]
-    code = 1 if name == "SYNC" else 11
-    body = known.to_bytes(8, "little") + count.to_bytes(4, "little") + bytes(4)
-    peer.raw(code, body + bytes(4 * 4))
-    peer.refused("DS4T-SYNC-02")
+    code, clause = {"SYNC": (1, "DS4T-SYNC-02"), "VERIFY": (11, "DS4T-CTRL-03"),
+                    "BATCH": (15, "DS4T-BATCH-01"),
+                    "MIXED": (16, "DS4T-MIXED-01")}[name]  # fmt: skip
+    id_, number = known.to_bytes(8, "little"), count.to_bytes(4, "little")
+    if name == "BATCH":
+        body = number + bytes(4) + id_ + bytes(8)
+    else:
+        items = int(name == "MIXED").to_bytes(4, "little")
+        body = id_ + number + items + bytes(4 * 4)
+        body += id_ + bytes(8) if name == "MIXED" else b""
+    peer.raw(code, body)
+    peer.refused(clause)
 
 
 @control("batch-of-none", "DS4T-BATCH-02", "DS4T-MIXED-02", "DS4T-MIXED-03",
@@ -128,7 +137,8 @@ def batch_of_none(peer: RankBench, p: dict[str, Any]) -> None:
         tail = bytes(16) if p["frame"] == "no-prompt" else bytes(8 * (n == 2))
         words = n.to_bytes(4, "little") + k.to_bytes(4, "little")
         peer.raw(16, known.to_bytes(8, "little") + words + tail)
-    peer.refused("DS4T-BATCH-02")
+    clauses = {"batch": "DS4T-BATCH-02", "wrap": "DS4T-MIXED-03"}
+    peer.refused(clauses.get(p["frame"], "DS4T-MIXED-02"))
 
 
 @control("bad-magic", "DS4T-CTRL-01", "DS4T-FAIL-03",
@@ -363,7 +373,8 @@ def image_records(peer: RankBench, p: dict[str, Any]) -> None:
     images = 2 if p["fault"] == "count" else 1
     head = known.to_bytes(8, "little") + (4).to_bytes(4, "little")
     peer.raw(18, head + images.to_bytes(4, "little") + bytes(16) + record)
-    peer.refused("DS4T-MM-04")
+    clauses = {"tokens": "DS4T-MM-04", "width": "DS4T-MM-05", "pixels": "DS4T-MM-06"}
+    peer.refused(clauses.get(p["fault"], "DS4T-MM-03"))
 
 
 @control("idle", "DS4T-ROBUST-04", "DS4T-LIFE-11",

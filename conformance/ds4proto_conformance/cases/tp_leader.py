@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from ds4proto_conformance.bench.tp_leader import LeaderBench, Step
+from ds4proto_conformance.cases.tp_checkpoints import OF_WORD
 from ds4proto_conformance.registry import case
 from ds4proto_conformance.verdicts import Deviation, NotApplicable
 
@@ -264,7 +265,7 @@ def wrong_words(peer: LeaderBench, p: dict[str, Any]) -> None:
     peer.answer("SYNC_CHECKPOINT", **values)
     for gate in step.gates:
         peer.push_gate(gate)
-    peer.no_more_work("DS4T-CKPT-04", failed=True)
+    peer.no_more_work(OF_WORD[p["word"]], failed=True)
 
 
 @leading(

@@ -13,6 +13,8 @@ from ds4proto.cli._options import not_an_input
 from ds4proto.cli._output import printable, stdout
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto.peer.api import ROLES, Role
+from ds4proto_conformance.cli.listing import listed
+from ds4proto_conformance.cli.ranges import Finite
 
 _HELP = """Test a live peer, a capture or a codec against the clauses.
 
@@ -34,6 +36,7 @@ Exit status: 0 all passed, 1 something failed (with --expect: something changed)
 2 nothing was judged, 3 the peer cannot be reached."""
 
 _FILE = click.Path(dir_okay=False)
+_COUNT: Final = click.IntRange(1, 0x7FFFFFFF)
 _WRITTEN: Final = {
     "report": "--report",
     "junit_file": "--junit",
@@ -73,20 +76,32 @@ _WRITTEN: Final = {
     help="Of all that is drawn; the same seed sends the same bytes.",
 )
 @click.option(
-    "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
+    "--time-scale",
+    default=1.0,
+    show_default=True,
+    type=Finite(0.01, 1000),
+    help="Stretches every deadline.",
 )
 @click.option(
     "--time-limit",
     default=1800.0,
     show_default=True,
+    type=Finite(0, 1e6),
     metavar="SECONDS",
     help="Stop the run then, with what was judged; 0 for no limit.",
 )
-@click.option("--repeat", default=1, show_default=True, help="Runs of every case.")
+@click.option(
+    "--repeat",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Runs of every case.",
+)
 @click.option(
     "--strength",
     default=2,
     show_default=True,
+    type=click.IntRange(1, 9),
     help="How many parameters are combined with each other.",
 )
 @click.option(
@@ -109,10 +124,12 @@ _WRITTEN: Final = {
 )
 @click.option("--drive-load", default="", help="The same, to load a session.")
 @click.option("--model", default="", help="GGUF file; only its header is read.")
-@click.option("--hidden-values", type=int, help="f32 values of one hidden state.")
-@click.option("--vocab", type=int, help="Logits of one token.")
-@click.option("--ctx", type=int, help="Context in tokens that a coordinator asks for.")
-@click.option("--n-layers", type=int, help="Layers of the model.")
+@click.option("--hidden-values", type=_COUNT, help="f32 values of one hidden state.")
+@click.option("--vocab", type=_COUNT, help="Logits of one token.")
+@click.option(
+    "--ctx", type=_COUNT, help="Context in tokens that a coordinator asks for."
+)
+@click.option("--n-layers", type=_COUNT, help="Layers of the model.")
 @click.option("--report", type=_FILE, help="Write JSON lines, as the cases end.")
 @click.option("--junit", "junit_file", type=_FILE, help="Write JUnit XML.")
 @click.option(
@@ -147,7 +164,7 @@ def cmd(**told: Any) -> int:
     if told["matrix"]:
         return _matrix(told)
     if told["listing"]:
-        return _list(told)
+        return listed(told)
     if not told["peer"]:
         raise WrongUsage("--peer is missing; see --help for its grammar")
     if told["expect"]:
@@ -364,31 +381,6 @@ def _matrix(told: Mapping[str, Any]) -> int:
     if not told["html_file"] and not told["markdown_file"]:
         print(text)
     return ExitCode.PASSED
-
-
-def _list(told: Mapping[str, Any]) -> int:
-    from ds4proto_conformance.registry import all_cases
-    from ds4proto_conformance.selection import select
-
-    if told["keyword"] or told["only"]:
-        raise WrongUsage("--list names all cases of a profile: leave -k and --case out")
-    found = select(all_cases(told["role"]), told["profile"])
-    if told["as_json"]:
-        from ds4proto.cli._output import write_json
-
-        write_json(
-            [
-                {"id": case.id, "title": case.title, "severity": case.severity,
-                 "clauses": list(case.clauses)}
-                for case in found
-            ]
-        )  # fmt: skip
-        return ExitCode.PASSED if found else ExitCode.NOTHING_RAN
-    for case in found:
-        print(f"{case.id:52} {case.severity:6} {' '.join(case.clauses)}")
-        print(f"    {case.title}")
-    print(f"{len(found)} cases")
-    return ExitCode.PASSED if found else ExitCode.NOTHING_RAN
 
 
 def _capture(told: Mapping[str, Any]) -> int:
