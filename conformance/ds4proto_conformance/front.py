@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ds4proto.errors import ExitCode, WrongUsage
 from ds4proto_conformance.report.stream import Report, read_report
+from ds4proto_conformance.selection import refuse_dialect
 from ds4proto_conformance.settings import Settings
 
 __all__ = ["arguments", "run"]
@@ -99,6 +100,7 @@ def run(
         raise WrongUsage(
             "the cases need pytest. Next: pip install 'ds4proto[conformance]'"
         ) from None
+    refuse_dialect(settings.dialect, settings.role, f"--dialect {settings.dialect}")
     with tempfile.TemporaryDirectory(prefix="ds4-check-") as folder:
         path = Path(report) if report is not None else Path(folder) / "report.jsonl"
         config = Path(folder) / "pytest.ini"

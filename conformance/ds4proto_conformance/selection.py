@@ -6,11 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ds4proto.errors import WrongUsage
+from ds4proto.schema.dialects import DEFAULT_DS4D, all_dialects, dialects_of
 from ds4proto_conformance.registry import Case, all_cases
 
-__all__ = ["PROFILES", "refuse_unknown", "select"]
+__all__ = ["PROFILES", "refuse_dialect", "refuse_unknown", "select"]
 
 PROFILES: Final = ("smoke", "must", "full")
+_PROTOCOLS: Final = {
+    "coordinator": "DS4D", "worker": "DS4D", "tp-leader": "DS4T", "tp-worker": "DS4T",
+}  # fmt: skip
 
 
 def select(cases: Iterable[Case], profile: str) -> list[Case]:
@@ -32,7 +36,25 @@ def select(cases: Iterable[Case], profile: str) -> list[Case]:
         raise WrongUsage(
             f"no profile {profile!r}; known: {', '.join(PROFILES)}, dialect:NAME"
         )
+    refuse_dialect(name, "", f"--profile {profile}")
     return [case for case in cases if name in case.dialects or "*" in case.dialects]
+
+
+def refuse_dialect(name: str, role: str, option: str) -> None:
+    """Refuse a dialect that there is not, or that peers of a role cannot speak.
+
+    Raises
+    ------
+    WrongUsage
+        It names those that are known.
+    """
+    of_role = dialects_of(_PROTOCOLS[role]) if role in _PROTOCOLS else all_dialects()
+    known = [dialect.name for dialect in of_role]
+    if name not in (*known, DEFAULT_DS4D):
+        raise WrongUsage(
+            f"{option}: {role and f'a {role} has '}no dialect {name!r}; known:"
+            f" {', '.join(known)}"
+        )
 
 
 def refuse_unknown(ids: Sequence[str], role: str) -> None:
