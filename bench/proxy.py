@@ -8,6 +8,7 @@ recorded, and no more added latency than two bare hops add.
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -170,9 +171,18 @@ def main() -> None:
         for name, found in times.items():
             found.sort()
             middle, late = found[PINGS // 2], found[int(0.99 * PINGS)]
+            micro = {
+                "p50_us": 1e6 * middle,
+                "p99_us": 1e6 * late,
+                "added_us": 1e6 * (middle - plain),
+            }
+            if "--json" in sys.argv[1:]:
+                title = f"{PING} B there and back"
+                print(json.dumps({"benchmark": title, "case": name, **micro}))
+                continue
             print(
-                f"{name}: {PING} B there and back, p50 {1e6 * middle:.1f} us, p99 "
-                f"{1e6 * late:.1f} us, added {1e6 * (middle - plain):.1f} us"
+                f"{name}: {PING} B there and back, p50 {micro['p50_us']:.1f} us, p99 "
+                f"{micro['p99_us']:.1f} us, added {micro['added_us']:.1f} us"
             )
 
 
