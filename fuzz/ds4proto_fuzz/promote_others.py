@@ -81,7 +81,10 @@ def of_rank(finding: Finding) -> dict[str, Any]:
         machine.receive_data(step.data, 0.0)
         if step.then == "half-close":
             machine.receive_data(None, 0.0)
-        acks, end, runs = due_of(machine, dialect)
+        answers, end, runs = due_of(machine, dialect)
+        acks = [answer for answer in answers if not isinstance(answer, bytes)]
+        # a prompt that is refused between checkpoints is no matter of acks alone
+        runs = runs or len(acks) < len(answers)
         commands.append(
             {"hex": step.data.hex(), "then": step.then, "end": end or "",
              "acks": [list(ack) for ack in acks], "runs": runs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from ds4proto.link import ds4t_events as say
@@ -11,7 +11,6 @@ from ds4proto.link.ds4t_texts import PairFailed
 from ds4proto.link.ds4t_worker import WorkerControl
 from ds4proto.link.events import Violation
 from ds4proto.peer import PeerLost
-from ds4proto.schema.problem import Buf
 from ds4proto_fuzz.case import Case, Step
 from ds4proto_fuzz.ds4d.wire import Seen
 from ds4proto_fuzz.effect import Effect
@@ -24,6 +23,7 @@ from ds4proto_fuzz.tp.wire import TpWire, control_frame
 
 __all__ = ["STATES", "TpWorkerTarget", "due_of"]
 
+Answer = tuple[int, int] | bytes
 _GLANCE: Final = 0.05
 _PIECES: Final = 24
 _RUNS: Final = (say.RunSync, say.RunEval, say.RunBatch, say.RunMixed, say.RunVerify,
@@ -39,6 +39,7 @@ class TpWorkerTarget(PairTarget):
         super().__init__(settings)
         self._cases: WorkerCases | None = None
         self._machine: WorkerControl | None = None
+        self._early: Seen | None = None
 
     def meet(self) -> None:
         """Accept the control connection and read the hello; ours is not sent yet."""
@@ -149,9 +150,13 @@ class TpWorkerTarget(PairTarget):
         if step.then == "half-close":
             wire.half_close()
             machine.receive_data(None, 0.0)
-        acks, end, runs = due_of(machine, self.dialect)
-        for wanted in acks:
-            effect = self._ack(wanted)
+        answers, end, runs = due_of(machine, self.dialect)
+        self._early = None
+        for wanted in answers:
+            if isinstance(wanted, bytes):
+                effect = self._meet(wanted)
+            else:
+                effect = self._ack(wanted)
             if effect is not None:
                 return effect, "answered"
         if end is not None:
@@ -167,9 +172,33 @@ class TpWorkerTarget(PairTarget):
             return None, "waiting for more"
         return None, "answered"
 
+    def _meet(self, frame: bytes) -> Effect | None:
+        """Answer a checkpoint of a refused prompt in its own words.
+
+        Whether a real worker of v12 or v14 acknowledges at once is not settled: an
+        acknowledgement here is kept for ``_ack``.
+        """
+        assert self.control is not None
+        if self._early is not None:
+            return None
+        seen = self.control.frame(self._soon())
+        if seen is None:
+            if self.control.ended:
+                return self.accident()  # ended instead of refused
+            return Effect("hang", "no checkpoint where one is due")
+        if seen.name == "COMMAND_ACK":
+            self._early = seen
+        elif seen.name == "SYNC_CHECKPOINT":
+            with suppress(PeerLost):
+                self.control.send(frame, self._soon())
+        else:
+            return Effect("wrong answer", f"{seen.name} where a checkpoint is due")
+        return None
+
     def _ack(self, wanted: tuple[int, int]) -> Effect | None:
         assert self.control is not None
-        seen = self.control.frame(self._soon())
+        early, self._early = self._early, None
+        seen = early or self.control.frame(self._soon())
         if seen is None:
             if self.control.ended:
                 if wanted[1]:  # ended instead of refused
@@ -183,9 +212,13 @@ class TpWorkerTarget(PairTarget):
 
 def due_of(
     machine: WorkerControl, dialect: str
-) -> tuple[list[tuple[int, int]], str | None, bool]:
-    """Return acks (session, status), the clause of an end, whether an engine runs."""
-    acks: list[tuple[int, int]] = []
+) -> tuple[list[Answer], str | None, bool]:
+    """Return what is due in order, the clause of an end, whether an engine runs.
+
+    Due are acknowledgements (session, status), and checkpoints of a refused prompt,
+    as frames: the machine has been answered in the same words.
+    """
+    answers: list[Answer] = []
     end, clause, runs = None, "", False
     again = True
     while again:
@@ -194,13 +227,20 @@ def due_of(
             if isinstance(event, Violation):
                 clause = event.problem.clause
             elif isinstance(event, Transmit):
-                acks.append(_words(event.buffers, dialect))
+                frame = b"".join(map(bytes, event.buffers))
+                if control_frame(frame, dialect).name == "COMMAND_ACK":
+                    answers.append(_words(frame, dialect))
+                    continue
+                answers.append(frame)
+                if machine.failure is None:
+                    machine.receive_data(frame, 0.0)
+                    again = True
             elif isinstance(event, say.CreateSession | say.DestroySession):
                 done: Any = say.SessionCreated
                 if isinstance(event, say.DestroySession):
                     done = say.SessionDestroyed
                 frames = machine.send(done(event.session_id), 0.0)
-                acks.append(_words(frames, dialect))
+                answers.append(_words(b"".join(map(bytes, frames)), dialect))
                 again = True
             elif isinstance(event, PairFailed):
                 end = event.problem.clause or clause or "DS4T-CTRL-02"
@@ -208,12 +248,12 @@ def due_of(
                 end = "DS4T-STOP-01"
             elif isinstance(event, _RUNS):
                 runs = True
-    return acks, end, runs
+    return answers, end, runs
 
 
-def _words(buffers: Iterable[Buf], dialect: str) -> tuple[int, int]:
+def _words(frame: bytes, dialect: str) -> tuple[int, int]:
     """Return session and status of an acknowledgement."""
-    seen = control_frame(b"".join(map(bytes, buffers)), dialect)
+    seen = control_frame(frame, dialect)
     return int(seen.words["session_id"]), int(seen.words["status"])
 
 
