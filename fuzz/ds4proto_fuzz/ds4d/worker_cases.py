@@ -34,8 +34,9 @@ STATES: Final = {
     "route": "a WORK whose route goes on, or comes back, has come",
     "forwarded": "a WORK has gone on to the next hop (none behind the last layer)",
 }
-_WEIGHTS: Final = (30, 40, 8, 8, 12, 0.15, 4, 10)
-_FORWARDING: Final = len(STATES) - 2
+_WEIGHTS: Final = (30, 40, 8, 8, 12, 0.15)
+_ROUTES: Final = {True: (14, 26), False: (4, 0)}
+"""Weights of the last two states, for workers with a next hop and without."""
 _FLOOD_EVERY: Final = 2048
 _FLOOD_AT: Final = 100
 _FLOOD: Final = 300
@@ -85,12 +86,9 @@ class WorkerCases:
         self._states = tuple(STATES)
         weights = list(_WEIGHTS)
         if not control:
-            weights[self._states.index("control")] = 0
-        if not self.forwarding.able:
-            weights[self._states.index("forwarded")] = 0
-        if not routes:
-            weights[_FORWARDING:] = [0, 0]
-        self._weights = weights
+            weights[-1] = 0
+        more = _ROUTES[self.forwarding.able] if routes else (0, 0)
+        self._weights = [*weights, *more]
 
     def make(self, seed: int, index: int) -> Case:
         """Return one case; the same for the same facts, seed and index."""
