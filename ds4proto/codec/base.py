@@ -13,7 +13,7 @@ PROFILES: Final = ("strict", "gcc-linux", "clang-fast", "gcc-fast")
 """Numeric profiles of ds4 builds; only the e4m3 encoder depends on them."""
 
 MAX_WIRE_BYTES: Final = 2**32 - 1
-"""Largest payload that a u32 length field can announce (DS4D, section 5.5)."""
+"""Largest payload that a u32 length field can announce (CODEC-SIZE-01)."""
 
 
 class CodecError(Ds4ProtoError, ValueError):

@@ -1,4 +1,4 @@
-"""16 bit on one side branch: BF16 by an integer rule (DS4D, section 5.3)."""
+"""16 bit on one side branch: BF16 by an integer rule (CODEC-BF16)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESCRIPTION = {
     "negative_zero": "passes",
     "codes_changed_by_decode_encode": "0",
     "profile_dependent": "no",
-    "source": "DS4D section 5.3",
+    "source": "spec chapter 5, clauses CODEC-BF16",
 }
 
 

@@ -2,7 +2,7 @@
 
 Every function takes and gives bit patterns, so that no library cast decides a byte:
 ``bits`` are f32 patterns (``uint32``), codes are ``uint8`` or ``uint16``. These are the
-reference; kernels and peers are measured against them. Source: DS4D, section 5.
+reference; kernels and peers are measured against them. Source: spec chapter 5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
 INFINITY: Final = np.uint32(0x7F800000)
 SMALLEST_NORMAL_F32: Final = np.uint32(0x00800000)
 
-# --- 8 bit: E4M3-like byte, bias 7, unscaled (section 5.4) -----------------------
+# --- 8 bit: E4M3-like byte, bias 7, unscaled (CODEC-E4M3) ------------------------
 
 E4M3_SMALLEST_NORMAL: Final = np.uint32(0x3C800000)  # 2^-6
 E4M3_CLIP: Final = np.uint32(0x43700000)  # 240.0
@@ -137,7 +137,7 @@ def e4m3_decode(codes: U8) -> U32:
     return E4M3_VALUES[codes]
 
 
-# --- 16 bit, main line: IEEE binary16 (section 5.2) ------------------------------
+# --- 16 bit, main line: IEEE binary16 (CODEC-F16) --------------------------------
 
 F16_SMALLEST_NORMAL: Final = np.uint32(0x38800000)  # 2^-14
 F16_OVERFLOW: Final = np.uint32(0x477FF000)  # 65,520: half way past the largest half
@@ -172,7 +172,7 @@ def f16_decode(codes: U16) -> U32:
     return bits
 
 
-# --- 16 bit, side branch: BF16 by an integer rule (section 5.3) ------------------
+# --- 16 bit, side branch: BF16 by an integer rule (CODEC-BF16) -------------------
 
 
 def bf16_encode(bits: U32) -> U16:

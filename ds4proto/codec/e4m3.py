@@ -1,4 +1,4 @@
-"""8 bit: the unscaled E4M3-like byte of ds4 (DS4D, section 5.4)."""
+"""8 bit: the unscaled E4M3-like byte of ds4 (CODEC-E4M3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def describe(profile: NumericProfile) -> dict[str, str]:
         else "17 (0x80 as well)",
         "profile_dependent": "-0, negative f32 denormals and NaN, when encoding",
         "profile": f"{profile.name}: {profile.build}",
-        "source": "DS4D section 5.4",
+        "source": "spec chapter 5, clauses CODEC-E4M3",
     }
 
 

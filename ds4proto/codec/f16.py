@@ -1,4 +1,4 @@
-"""16 bit on the main line: IEEE binary16 (DS4D, section 5.2)."""
+"""16 bit on the main line: IEEE binary16 (CODEC-F16)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESCRIPTION = {
     "negative_zero": "passes",
     "codes_changed_by_decode_encode": "2044",
     "profile_dependent": "no",
-    "source": "DS4D section 5.2",
+    "source": "spec chapter 5, clauses CODEC-F16",
 }
 
 

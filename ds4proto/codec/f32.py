@@ -1,4 +1,4 @@
-"""32 bit: the bytes of the f32 as they are (DS4D, section 5.1)."""
+"""32 bit: the bytes of the f32 as they are (CODEC-F32)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESCRIPTION = {
     "negative_zero": "passes",
     "codes_changed_by_decode_encode": "0",
     "profile_dependent": "no",
-    "source": "DS4D section 5.1",
+    "source": "spec chapter 5, clauses CODEC-F32",
 }
 
 

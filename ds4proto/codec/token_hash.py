@@ -1,4 +1,4 @@
-"""The 64-bit hash of a token prefix that both sides of DS4D keep (section 4).
+"""The 64-bit hash of a token prefix that both sides of DS4D keep (CODEC-HASH).
 
 An FNV-1a walk over the four bytes of each token id, least significant first, from a
 start value that lacks the last digit of the usual one. Not cryptographic.

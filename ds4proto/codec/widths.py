@@ -1,4 +1,4 @@
-"""Activation widths of DS4D and the codecs they stand for (sections 3.3 and 5.5)."""
+"""Activation widths of DS4D and the codecs they stand for (CODEC-SIZE-02)."""
 
 from __future__ import annotations
 

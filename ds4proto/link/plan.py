@@ -1,4 +1,4 @@
-"""The lockstep plan: which gates a command of the leader causes (section 9.4).
+"""The lockstep plan: which gates a command of the leader causes (DS4T-PLAN).
 
 Pure: session prefix and options in, gates out. Thresholds and chunk sizes are not on
 the wire, so that a decoder takes the plan as a guess until headers confirm it.

@@ -145,11 +145,14 @@ _COMMON: Final = (
     "Patterns and codes are numbers in hex, highest digit first, not wire order.",
 )
 HEADERS: Final[dict[str, tuple[str, ...]]] = {
-    "f32": (*_COMMON, "32-bit activations: the bytes of the f32, DS4D section 5.1."),
-    "f16": (*_COMMON, "16-bit activations, main line: IEEE half, DS4D section 5.2."),
-    "bf16": (*_COMMON, "16-bit activations, side branch: BF16, DS4D section 5.3."),
-    "e4m3": (*_COMMON, "8-bit activations: unscaled E4M3-like byte, DS4D section 5.4."),
-    "token_hash": (*_COMMON, "Token prefix hash, DS4D section 4."),
+    "f32": (*_COMMON, "32-bit activations: the bytes of the f32; clauses CODEC-F32."),
+    "f16": (*_COMMON, "16-bit activations, main line: IEEE half; clauses CODEC-F16."),
+    "bf16": (*_COMMON, "16-bit activations, side branch: BF16; clauses CODEC-BF16."),
+    "e4m3": (
+        *_COMMON,
+        "8-bit activations: unscaled E4M3-like byte; clauses CODEC-E4M3.",
+    ),
+    "token_hash": (*_COMMON, "Token prefix hash; clauses CODEC-HASH."),
     **{
         name: (
             "Written by `python -m ds4proto.codec.vectors`; do not edit.",
