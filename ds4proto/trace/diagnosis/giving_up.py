@@ -106,6 +106,19 @@ class GivingUpCheck:
             return self._open_end(held, row, what, before, numbers)
         wait = close.time - row.time
         numbers["waited_ms"] = round(wait * 1e3, 3)
+        if close.side == sender and last is not None and last.time >= close.time:
+            return close.time, Finding(
+                "end.cancelled", "warning", "likely",
+                f"{row.src_role} {close.verb} the connection with {what} open, while "
+                f"{row.dst_role} still answered{before}: a request was cancelled, or "
+                f"{row.src_role} was interrupted; {row.dst_role} is sound, and leaves "
+                "the route with that connection",
+                numbers, tuple(evidence),
+                "a coordinator that keeps its connection drops the answers that are "
+                "late, and begins the next prompt with a reset: use a build that "
+                f"does, or wait until {row.dst_role} has registered again",
+                run, self._scene.file,
+            )  # fmt: skip
         if close.side == sender and wait < SOON:
             return close.time, Finding(
                 "end.peer-gone", "severe", "possible",

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace as with_fields
 
+from ds4proto.link.ds4t_context import COMMANDS
 from ds4proto.link.ds4t_events import INTERRUPTED
 from ds4proto.printable import counted
 from ds4proto.trace.diagnosis.check import Scene
@@ -43,7 +44,7 @@ class TpAnswersCheck:
             self._hash(row)
         elif row.type.endswith("_ACK") and row.fields.get("status"):
             self._failed(row)
-        elif row.src_role == "leader" and not row.type.startswith("GATE"):
+        elif row.src_role == "leader" and row.type in COMMANDS:
             self._command[row.run] = row
 
     def findings(self) -> Iterator[Finding]:

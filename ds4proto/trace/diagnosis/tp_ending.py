@@ -15,6 +15,7 @@ from ds4proto.trace.diagnosis.gate_headers import GateHeaders
 from ds4proto.trace.diagnosis.spread import ms
 from ds4proto.trace.diagnosis.tp_ends import GaveUp, PairEnds
 from ds4proto.trace.diagnosis.tp_gates import OTHER, SYNCS, PairRun, Pairs, gate_name
+from ds4proto.trace.diagnosis.tp_rdma_ends import IDLE, no_queue_pair, stale_link
 from ds4proto.trace.diagnosis.tp_refusals import Refusals
 from ds4proto.trace.rows import FrameRow
 
@@ -83,6 +84,8 @@ class TpEndingCheck:
             return refused.sender == "leader" or not self._waiting(run, gave_up)
         if gave_up is None or gave_up.rank != "worker" or run.answered is None:
             return False
+        if self._waiting(run, gave_up):
+            return False  # the command failed because of it
         ack = run.answered[1]
         failed = ack.fields.get("status", 0) not in (0, INTERRUPTED)
         return failed and 0 <= gave_up.time - ack.time < STALL
@@ -286,6 +289,9 @@ class TpEndingCheck:
                 "look at the worker's last lines", run.number, self._scene.file,
             )  # fmt: skip
             return
+        if token is not None and run.pause >= IDLE and not self._sees_gates(run):
+            yield stale_link(run, token, gave_up, self._ends, self._scene.file)
+            return
         if token is not None:
             evidence.append(proof(token.row, self._scene.file, "was under way"))
         under_way = self._under_way(run, gave_up.time)
@@ -352,6 +358,10 @@ class TpEndingCheck:
         quiet = gave_up.time - rows[-1].time
         if quiet >= STALL:
             return  # a stall, told as such
+        ready = len(run.infos) == 2 and not run.rdma_ready
+        if ready and not differ:
+            yield no_queue_pair(run, gave_up, quiet, self._ends, self._scene.file)
+            return
         yield Finding(
             "tp.refused", "note" if differ else "severe", "certain",
             f"the {gave_up.rank} {gave_up.how} {ms(max(quiet, 0.0))} after the hellos, "

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ds4proto.link.ds4t_context import COMMANDS
 from ds4proto.link.schedule import GatePlace, Schedule, gate_of
 from ds4proto.schema.ds4t_gates import ATTN
 from ds4proto.schema.ds4t_hello import ROLE_CODES
@@ -59,6 +60,10 @@ class PairRun:
         Whether LOGITS have to follow that acknowledgement.
     infos : dict
         Rank -> its RDMA_INFO.
+    rdma_ready : bool
+        Whether a rank said that its queue pair is up.
+    pause : float
+        Seconds without a frame before the last EVAL.
     misplaced : tuple of FrameRow or None
         An EVAL, and the HASH that the worker sent where LOGITS are due.
     compares : bool
@@ -89,6 +94,8 @@ class PairRun:
     answered: tuple[FrameRow, FrameRow] | None = None
     logits_due: bool = False
     infos: dict[str, FrameRow] = field(default_factory=dict)
+    rdma_ready: bool = False
+    pause: float = 0.0
     misplaced: tuple[FrameRow, FrameRow] | None = None
     compares: bool = False
     acks: Spread = field(default_factory=Spread)
@@ -130,7 +137,7 @@ class Pairs:
             run = self.runs[row.run] = PairRun(row.run, first_time=row.first_time)
         if not row.is_frame:
             return
-        run.last_row = row
+        before, run.last_row = run.last_row, row
         if row.type.startswith("GATE"):
             run.data = row.stream
             self._gate(run, row)
@@ -149,11 +156,7 @@ class Pairs:
             run.ports = (ends[0], ends[1])
             run.hello_rows.setdefault(rank, row)
         elif row.type in _EVALS:
-            self._end_token(run, row.first_time)
-            run.token = Token(row, last=row.time)
-            run.token_count += 1
-            run.last_pair = None
-            run.compares = False
+            self._begin_token(run, row, before)
         elif row.type.startswith("LOGITS"):
             self._end_token(run, row.time)
             run.logits_due, run.misplaced = False, None
@@ -165,6 +168,8 @@ class Pairs:
                 run.misplaced = (run.token.row, row)
         elif row.type == "RDMA_INFO":
             run.infos.setdefault(row.src_role, row)
+        elif row.type == "RDMA_READY":
+            run.rdma_ready = True
         elif row.type == "STOP":
             run.stop = row
         elif row.type.endswith("_ACK"):
@@ -175,7 +180,7 @@ class Pairs:
                 fine = not row.fields.get("status")
                 run.logits_due = fine and run.asked.type in SYNCS
             run.asked = None
-        elif row.src_role == "leader" and run.handshake:
+        elif row.src_role == "leader" and run.handshake and row.type in COMMANDS:
             run.asked = row
             run.answered, run.logits_due = None, False
             run.last_pair = None
@@ -214,6 +219,16 @@ class Pairs:
             run.token.gates += 1
             run.token.exchange += wait
             run.token.last = row.time
+
+    def _begin_token(
+        self, run: PairRun, row: FrameRow, before: FrameRow | None
+    ) -> None:
+        self._end_token(run, row.first_time)
+        run.token = Token(row, last=row.time)
+        run.pause = row.first_time - before.time if before is not None else 0.0
+        run.token_count += 1
+        run.last_pair = None
+        run.compares = False
 
     @staticmethod
     def _end_token(run: PairRun, time: float) -> None:

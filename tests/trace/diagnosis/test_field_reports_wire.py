@@ -19,6 +19,7 @@ from tests.trace.diagnosis.built import (
     HELLO,
     LEADER,
     MS,
+    RANK,
     START,
     STATE,
     TP_HELLO,
@@ -123,6 +124,55 @@ def test_fr_063_a_gid_that_changes_between_set_ups(script: Script) -> None:
         script.say(control, "a>b", ds4t("RDMA_INFO", **INFO, gid=gid))
     found = one(script.done(), "rdma.gid-changed")
     assert "changed from 169.254.10.1 to 169.254.10.2" in found.sentence
+
+
+MAPPED = {**INFO, "gid": bytes(10) + b"\xff\xff" + bytes((169, 254, 10, 1))}
+
+
+def rdma_pair(script: Script, *, ready: bool = True) -> TcpConversation:
+    """Bring a pair up over RDMA, as far as its control connection shows it."""
+    control = script.dial(RANK, LEADER)
+    for way, role in (("b>a", 1), ("a>b", 2)):
+        hello = {**TP_HELLO, "role": role, "rdma_ok": 1}
+        script.say(control, way, ds4t("HELLO", **hello))  # type: ignore[arg-type]  # both are ways
+    for kind, words in (("RDMA_INFO", MAPPED), ("RDMA_READY", {}))[: 1 + ready]:
+        script.say(control, "b>a", ds4t(kind, **words))
+        script.say(control, "a>b", ds4t(kind, **words))
+    return control
+
+
+@pytest.mark.parametrize(("pause", "stale"), [(1800, True), (2, False)])
+def test_fr_072_a_port_that_slept_is_no_gate_timeout(
+    script: Script, pause: int, stale: bool
+) -> None:
+    control = rdma_pair(script)
+    script.say(control, "b>a", ds4t("SESSION_CREATE", session_id=1, ctx_size=256))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    script.say(control, "b>a", ds4t("EVAL", session_id=1, seq=1, token=5))
+    script.say(control, "a>b", ds4t("LOGITS", logits=bytes(64)))
+    evaluation = ds4t("EVAL", session_id=1, seq=2, token=6)
+    script.say(control, "b>a", evaluation, wait=1000 * pause)
+    control.fin(script.tick(750), "b>a")
+    found = [f for f in script.done() if f.severity == "severe"]
+    assert [f.code for f in found] == ["rdma.stale-link" if stale else "tp.peer-gone"]
+    if stale:
+        assert "EVAL 2 came after the pair had stood idle for 1800 s" in (
+            found[0].sentence
+        )
+        assert "the gate timeout is not the cause" in found[0].sentence
+        assert "start the pair again" in found[0].next_step
+
+
+def test_fr_072_a_start_that_fails_at_the_queue_pair_is_told_by_its_step(
+    script: Script,
+) -> None:
+    control = rdma_pair(script, ready=False)
+    control.fin(script.tick(5), "a>b")
+    control.fin(script.tick(), "b>a")
+    found = [f for f in script.done() if f.severity == "severe"]
+    assert [f.code for f in found] == ["rdma.no-queue-pair"]
+    assert "before RDMA_READY: its queue pair did not come up" in found[0].sentence
+    assert "stood idle since is taken down and up again" in found[0].next_step
 
 
 def test_fr_065_native_infiniband_gets_no_address_advice(script: Script) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ds4proto.trace.diagnosis import Finding
 from tests.link.streams import ds4t
+from tests.trace.diagnosis.built import GATES, LEADER
 from tests.trace.diagnosis.script import Script, capture, of, one, pair
 
 # Who wrote the bad frame is recorded beside each capture: a raw socket did.
@@ -128,3 +129,26 @@ def test_a_worker_that_went_long_after_a_bad_command_did_not_refuse_it(
     script.say(control, "b>a", ds4t("EVAL", session_id=1, seq=1, token=50_000))
     control.fin(script.tick(5000), "a>b")
     assert not of(script.done(), "rule.refused")
+
+
+def test_a_command_that_fails_for_want_of_a_gate_leaves_the_gate_as_the_cause(
+    script: Script,
+) -> None:
+    control = start(script)
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    data = script.dial(GATES, LEADER)
+    tokens = {"session_id": 1, "tokens": range(1, 5)}
+    script.say(control, "b>a", ds4t("SYNC", **tokens))
+    gate = ds4t("DS4B.GATE_BULK", layer=0, tag=0x0B16, seq=1) + bytes(range(64)) * 4
+    script.say(data, "a>b", gate)
+    wait = 1500.0
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=1), wait=wait)
+    control.fin(script.tick(), "a>b")
+    findings = script.done()
+    found = one(findings, "tp.gate-missing")
+    assert "leader's partial of layer 0, bulk gate (seq 1) never came" in (
+        found.sentence
+    )
+    assert one(findings, "tp.command-failed").sentence.startswith(
+        "the worker answered SYNC of session 1 with status 1"
+    )
