@@ -22,6 +22,7 @@ from ds4proto.link.ds4d_work_link import WorkLink
 from ds4proto.trace.decoder import decode
 from tests.runtime.cluster import (
     LONG,
+    PATIENCE,
     SPLITS,
     alone,
     cluster,
@@ -61,10 +62,15 @@ def test_a_killed_worker_fails_the_request_and_a_new_one_replays(layers: str) ->
         assert same_bits(session.eval(43).logits, alone([*START, 42, 43]))
 
 
-def test_a_route_that_comes_back_in_time_hides_a_restart() -> None:
-    with cluster(*SPLITS[2], rejoin_s=60.0) as found:
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_route_that_comes_back_in_time_hides_a_restart(noticed: bool) -> None:
+    """The loss may be noticed in the request, or between two of them."""
+    with cluster(*SPLITS[2], rejoin_s=PATIENCE) as found:
         session = found.coordinator.session(1)
         session.sync(START)
+        found.workers["4:output"].kill()
+        if noticed:
+            wait_until(lambda: any("has gone" in line for line in found.log), found.log)
         found.restart("4:output")
         outcome = session.eval(42)
         assert same_bits(outcome.logits, alone([*START, 42]))
