@@ -78,7 +78,10 @@ class _Run(click.Command):
     "run",
     cls=_Run,
     help=_HELP,
-    context_settings={"ignore_unknown_options": True},
+    context_settings={
+        "ignore_unknown_options": True,
+        "help_option_names": ["-h", "--help"],
+    },
     options_metavar="[OPTIONS]",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="")
