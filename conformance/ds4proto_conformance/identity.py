@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ds4proto.errors import WrongUsage
+from ds4proto.errors import ExitCode, NothingRan, PeerLost, WrongUsage
 from ds4proto_conformance.report.stream import Report, read_report
 
 __all__ = ["fit", "identity_of", "profile_of"]
@@ -48,6 +48,8 @@ def identity_of(source: str, role: str | None = None) -> dict[str, Any]:
     ------
     WrongUsage
         The text names none of them.
+    PeerLost, NothingRan
+        The live peer went away, or the run was stopped: half of it tells nothing.
     """
     if source.startswith("capture:"):
         return _of_capture(source.partition(":")[2])
@@ -60,7 +62,13 @@ def identity_of(source: str, role: str | None = None) -> dict[str, Any]:
     from ds4proto_conformance.settings import Settings
 
     settings = Settings(source, role_of(source, role))
-    report, _ = run(settings, "smoke")
+    report, status = run(settings, "smoke")
+    stopped = report.footer.get("stopped")
+    if status is ExitCode.PEER_LOST:
+        raise PeerLost(str(stopped))
+    if stopped or status is ExitCode.NOTHING_RAN:
+        why = stopped or "no case applies to it"
+        raise NothingRan(f"nothing is known of {source}: {why}")
     return profile_of(report)
 
 

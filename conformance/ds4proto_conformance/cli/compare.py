@@ -15,7 +15,8 @@ Examples:
   ds4proto compare reference:coordinator reference:worker
   ds4proto compare capture:run.pcap reference:worker
 
-Exit status: 0 they fit, 1 they do not."""
+Exit status: 0 they fit, 1 they do not, 2 one of them could not be judged, 3 a peer is
+lost."""
 
 
 @click.command("compare", help=_HELP)

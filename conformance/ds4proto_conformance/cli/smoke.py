@@ -11,6 +11,7 @@ import click
 from ds4proto.cli._output import printable, stderr, stdout, write_json
 from ds4proto.errors import ExitCode
 from ds4proto.peer.api import ROLES
+from ds4proto_conformance.cli.ranges import Finite
 
 _HELP = """Name the dialect and the limits of a peer, of a codec its numeric profile.
 
@@ -32,7 +33,11 @@ cannot be reached."""
 )
 @click.option("--model", default="", help="GGUF file; only its header is read.")
 @click.option(
-    "--time-scale", default=1.0, show_default=True, help="Stretches every deadline."
+    "--time-scale",
+    default=1.0,
+    show_default=True,
+    type=Finite(0.01, 1000),
+    help="Stretches every deadline.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
 def cmd(
