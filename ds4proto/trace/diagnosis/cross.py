@@ -10,6 +10,7 @@ from ds4proto.trace.diagnosis.both_sides import align, same_run
 from ds4proto.trace.diagnosis.check import is_redacted
 from ds4proto.trace.diagnosis.compare import Difference, first_difference, parting
 from ds4proto.trace.diagnosis.finding import Finding
+from ds4proto.trace.diagnosis.transports import transport_findings
 
 if TYPE_CHECKING:
     from ds4proto.trace.diagnosis.front import Examiner
@@ -40,6 +41,7 @@ def cross_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
             "token ids and values are compared with no other recording",
             next_step="compare the originals", file=hidden[0].file,
         )  # fmt: skip
+    yield from transport_findings([one for one in few if one not in hidden])
     found: dict[tuple[int, int], Difference | int] = {}
     for (i, one), (j, two) in combinations(enumerate(few), 2):
         if one in hidden or two in hidden:

@@ -140,6 +140,7 @@ class Examiner:
             self._bounded,
         )
         self.frames = 0
+        self._judged: list[Finding] | None = None
 
     def saw(self, event: StreamEvent) -> None:
         """Take what TCP did, before the rows that come of it."""
@@ -158,10 +159,13 @@ class Examiner:
 
     def findings(self) -> list[Finding]:
         """Return the findings, the worst first; call it when all rows have passed."""
+        if self._judged is not None:
+            return self._judged
         self.connections.settle()
         found = (f for check in self.checks for f in check.findings())
         judged = in_order(map(self._with_holes, found))
-        return in_order(first_of_each_kind(judged, self.file))
+        self._judged = in_order(first_of_each_kind(judged, self.file))
+        return self._judged
 
     def _with_holes(self, finding: Finding) -> Finding:
         """Accuse nobody of what the capture's own holes may have made."""

@@ -1,0 +1,128 @@
+"""FR-058: garbage for one pairing of split and transport, told from one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4proto.schema.ds4d_work import RESET_SESSION
+from ds4proto.trace.diagnosis import Finding, diagnose
+from tests.link.streams import ds4t, result, work
+from tests.trace.diagnosis.built import GATES, LEADER, RANK, STATE, TP_HELLO
+from tests.trace.diagnosis.script import Script, one, worker
+
+RIGHT = np.sin(np.arange(32), dtype="<f4")
+"""Logits of a vocabulary of 32; the best of the upper half is token 20."""
+ROUNDED = (RIGHT * np.float32(1.001)).astype("<f4")
+WRONG = RIGHT[::-1].copy()
+
+
+def pipeline(path: Path, logits: np.ndarray) -> Path:
+    script = Script(path)
+    line = worker(script)
+    script.say(line, "b>a", work(1, STATE, flags=1 | RESET_SESSION))
+    script.say(line, "a>b", result(1, payload=logits.tobytes()))
+    script.sink.close()
+    return path
+
+
+def pair(path: Path, logits: np.ndarray | None, *, rdma: bool, first: int = 5) -> Path:
+    script = Script(path)
+    control = script.dial(RANK, LEADER)
+    hello = {**TP_HELLO, "rdma_ok": int(rdma)}
+    script.say(control, "b>a", ds4t("HELLO", **hello, role=1))
+    script.say(control, "a>b", ds4t("HELLO", **hello, role=2))
+    data = script.dial(GATES, LEADER)
+    script.say(control, "b>a", ds4t("SESSION_CREATE", session_id=1, ctx_size=256))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    script.say(control, "b>a", ds4t("SYNC", session_id=1, tokens=(first, 6)))
+    if not rdma:
+        gate = ds4t("GATE_ROW", layer=0, gate=0, seq=1) + bytes(range(64))
+        script.say(data, "b>a", gate)
+        script.say(data, "a>b", gate)
+    if logits is None:
+        control.fin(script.tick(6000), "b>a")
+    else:
+        script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+        upper = logits[16:].tobytes()
+        script.say(control, "a>b", ds4t("LOGITS", logits=upper))
+        script.say(control, "b>a", ds4t("STOP"))
+    script.sink.close()
+    return path
+
+
+def found(*files: Path) -> Finding:
+    return one(diagnose(files), "compare.transports")
+
+
+def test_fr_058_rdma_is_told_from_tensor_parallelism(tmp_path: Path) -> None:
+    files = [
+        pipeline(tmp_path / "a.pcap", RIGHT),
+        pair(tmp_path / "b.pcap", ROUNDED, rdma=False),
+        pair(tmp_path / "c.pcap", WRONG, rdma=True),
+    ]
+    told = found(*files)
+    assert told.severity == "warning"
+    assert f"pipeline over TCP ({files[0]}): held against the others" in told.sentence
+    assert (
+        f"tensor parallelism over TCP ({files[1]}): 0.1 % away, the same best token"
+        in told.sentence
+    )
+    assert f"tensor parallelism over RDMA ({files[2]})" in told.sentence
+    assert "another best token" in told.sentence
+    assert "What goes over RDMA is wrong" in told.sentence
+    upper, other = RIGHT[16:].astype("f8"), WRONG[16:].astype("f8")
+    far = np.linalg.norm(upper - other) / np.linalg.norm(upper)
+    assert told.numbers["tensor parallelism over RDMA"] == pytest.approx(far, rel=1e-4)
+
+
+def test_fr_058_tensor_parallelism_is_told_from_rdma(tmp_path: Path) -> None:
+    told = found(
+        pipeline(tmp_path / "a.pcap", RIGHT),
+        pair(tmp_path / "b.pcap", WRONG, rdma=False),
+        pair(tmp_path / "c.pcap", WRONG, rdma=True),
+    )
+    assert "Tensor parallelism is wrong over every transport" in told.sentence
+
+
+def test_fr_058_a_deadlock_over_both_transports_is_no_transports_fault(
+    tmp_path: Path,
+) -> None:
+    told = found(
+        pipeline(tmp_path / "a.pcap", RIGHT),
+        pair(tmp_path / "b.pcap", None, rdma=False),
+        pair(tmp_path / "c.pcap", None, rdma=True),
+    )
+    assert told.sentence.count("no logits, ended with tp.") == 2
+    assert "Tensor parallelism is wrong over every transport" in told.sentence
+
+
+def test_what_agrees_is_a_note_and_two_ways_may_not_tell(tmp_path: Path) -> None:
+    first = pipeline(tmp_path / "a.pcap", RIGHT)
+    agrees = found(first, pair(tmp_path / "b.pcap", ROUNDED, rdma=True))
+    assert agrees.severity == "note"
+    assert "All of them agree" in agrees.sentence
+    open_question = found(first, pair(tmp_path / "c.pcap", WRONG, rdma=True))
+    assert "these recordings do not tell" in open_question.sentence
+    assert "run the missing ways" in open_question.next_step
+
+
+def test_other_prompts_are_not_compared(tmp_path: Path) -> None:
+    told = found(
+        pipeline(tmp_path / "a.pcap", RIGHT),
+        pair(tmp_path / "b.pcap", RIGHT, rdma=False, first=9),
+    )
+    assert (told.severity, told.confidence) == ("note", "possible")
+    assert "different prompts" in told.sentence
+
+
+def test_not_a_number_is_far_from_any_number(tmp_path: Path) -> None:
+    broken = RIGHT.copy()
+    broken[20] = np.nan
+    told = found(
+        pair(tmp_path / "a.pcap", RIGHT, rdma=False),
+        pair(tmp_path / "b.pcap", broken, rdma=True),
+    )
+    assert "What goes over RDMA is wrong" in told.sentence
