@@ -21,6 +21,9 @@ from ds4proto.peer.guard import guard, unguard
 OUTPUT_LIMIT: Final = 256 << 10
 """Bytes of a peer's output that are kept; the oldest go first."""
 TAIL_LINES: Final = 20
+_LOOK_S: Final = 0.05
+_LOOKS: Final = 100
+"""Looks at what a process has written before its reader counts as behind for good."""
 GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -77,8 +80,12 @@ class PeerProcess:
         return False
 
     def output(self) -> str:
-        """Return the kept output, both streams in order of arrival."""
+        """Return the kept output up to now, both streams in order of arrival."""
         with self._changed:
+            for _ in range(_LOOKS):
+                if self._eof or not self._more():
+                    break
+                self._changed.wait(_LOOK_S)  # the reader has not been here yet
             text = self._kept.decode("utf-8", "replace")
             dropped = self._dropped
         return f"[{dropped} bytes dropped]\n{text}" if dropped else text
@@ -179,13 +186,20 @@ class PeerProcess:
                 if stopping:
                     break  # a stray child may hold the pipe open for ever
                 continue
-            data = os.read(self._fd, 65536)
-            if not data:
-                break
-            self._keep(data)
+            with self._changed:
+                data = os.read(self._fd, 65536)
+                if not data:
+                    break
+                self._keep(data)
         with self._changed:
             self._eof = True
             self._changed.notify_all()
+
+    def _more(self) -> bool:
+        """Tell whether the process has written what was not read yet."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN | select.POLLHUP)
+        return bool(poller.poll(0))
 
     def _keep(self, data: bytes) -> None:
         with self._changed:

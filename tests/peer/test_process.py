@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from ds4proto.peer import SYSTEM_CLOCK, PeerLost, spawn
+from ds4proto.peer import SYSTEM_CLOCK, PeerLost, PeerProcess, spawn
 from ds4proto.testing import spawn_peer
 
 TOY = [sys.executable, str(Path(__file__).with_name("toy_peer.py"))]
@@ -72,6 +73,23 @@ def test_a_crash_is_told_with_its_last_words() -> None:
         assert "cannot load model" in str(caught.value)
         assert peer.wait(deadline=_soon()) == 7
     assert peer.returncode == 7
+
+
+def test_last_words_are_told_though_their_reader_comes_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection may end, and its error be told, before the output was read."""
+    asked, drain, more = threading.Event(), PeerProcess._drain, PeerProcess._more
+
+    def late(peer: PeerProcess) -> None:
+        assert asked.wait(PATIENCE)
+        drain(peer)
+
+    monkeypatch.setattr(PeerProcess, "_drain", late)
+    monkeypatch.setattr(PeerProcess, "_more", lambda p: (asked.set(), more(p))[1])
+    with spawn_peer([*TOY, "crash"]) as peer:
+        assert peer._popen.wait(PATIENCE) == 7
+        assert peer.output() == "cannot load model\n"
 
 
 def test_no_line_in_time() -> None:
