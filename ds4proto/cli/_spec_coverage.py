@@ -169,7 +169,7 @@ class Coverage:
             clause.id
             for clause in self.musts
             if clause.id in self.by_clause
-            and all(what.startswith(_OWN_CODE) for what in self.by_clause[clause.id])
+            and all(w.startswith(_OWN_CODE) for w in self.by_clause[clause.id])
         )
 
     def by_chapter(self) -> dict[str, tuple[int, int]]:
@@ -198,8 +198,8 @@ class Coverage:
             f" codecs and DS4T and DS4B as {DEFAULT_DS4T} speaks them,"
             f" {self.target_covered} of {self.target_total}"
             f" ({_percent(self.target_covered, self.target_total)} %) are; the target"
-            f" is {100 * TARGET:.0f} %. Behind {len(self.own_code_only)} stand checks of"
-            " this package's own code alone, no peer, recording or vector."
+            f" is {100 * TARGET:.0f} %. Behind {len(self.own_code_only)} stand checks"
+            " of this package's own code alone, no peer, recording or vector."
         )
 
     def as_dict(self) -> dict[str, Any]:

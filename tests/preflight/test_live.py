@@ -28,7 +28,6 @@ from ds4proto.preflight.protocol import (
 )
 from tests.model.gguf_writer import model as gguf_model
 
-
 PATIENCE = 120.0
 
 
