@@ -97,7 +97,7 @@ def cmd(
     if not found.frames and not found.unreadable:
         print(
             "ds4proto diagnose: no frame of the protocols and no known line in "
-            f"{', '.join(map(printable, files))}: ds4proto stats tells more",
+            f"{', '.join(map(printable, files))}: {_what_else(files)}",
             file=sys.stderr,
         )
     if any(finding.severity == "severe" for finding in found.findings):
@@ -148,6 +148,17 @@ def schedule_of(text: str) -> Schedule:
             "step is 1 or more"
         )
     return Schedule(last // 2 + 1, count, start, step)
+
+
+def _what_else(files: tuple[str, ...]) -> str:
+    """Return where to look when nothing was known."""
+    from ds4proto.trace.diagnosis.logs import head_of, is_log
+
+    if all(name != "-" and is_log(head_of(name)) for name in files):
+        return (
+            "read its last lines; a capture of such a run (ds4proto capture) says more"
+        )
+    return "ds4proto stats tells more"
 
 
 def report(found: Diagnosis, files: tuple[str, ...]) -> dict[str, Any]:

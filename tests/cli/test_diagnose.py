@@ -172,3 +172,14 @@ def test_help_has_an_example_and_the_exit_status(call: Call, command: str) -> No
     assert status == 0
     assert f"ds4proto {command} run.pcap" in out
     assert "The exit status is" in out
+
+
+def test_a_log_without_a_known_line_is_not_sent_to_stats(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("all is well\n")
+    assert run(["diagnose", str(log)]) == 2
+    err = capfd.readouterr().err
+    assert "read its last lines" in err
+    assert "ds4proto stats" not in err

@@ -170,8 +170,45 @@ _MORE: Final[tuple[tuple[str, str, str], ...]] = (
         "the request starts at another position than the worker's session has",
         "a request was lost, changed or sent twice: reset the session",
     ),
+    (
+        "Address already in use",
+        "another process holds that port: a second session, or one that never ended",
+        "find it (ss -ltnp, lsof -i :PORT), end it, or choose another port; sessions "
+        "of one coordinator share its listener",
+    ),
+    (
+        "No space left on device",
+        "the disk is full: what was written last is cut off",
+        "make room, and load or give away nothing that was being written then",
+    ),
+    (
+        "Cannot allocate memory",
+        "the machine had no memory left for it",
+        "ds4proto preflight counts slice, KV and sessions against its memory",
+    ),
+    (
+        "Connection timed out",
+        "packets to that address got no answer at all",
+        "a wrong address or interface, a firewall that drops, or a machine that "
+        "sleeps: ping it from here",
+    ),
+    (
+        "No route to host",
+        "that address is not in any network of this machine, or its machine is off",
+        "see which interface the address belongs to (ds4proto preflight lists them)",
+    ),
+    (
+        "Connection reset by peer",
+        "the other side ended, or refused what it got, while this one was connected",
+        "look at the other side's last lines: killed, crashed, or an error of its own",
+    ),
+    (
+        "Broken pipe",
+        "the other side had closed the connection when this one wrote to it",
+        "look at the other side's last lines: it ended first",
+    ),
 )
-"""Texts of workers that no clause declares: what they hold, mean and ask for."""
+"""Texts of peers and systems that no clause declares: what they hold, mean, ask for."""
 
 
 class Meaning(NamedTuple):

@@ -292,3 +292,29 @@ def test_a_text_that_no_clause_declares_is_told_as_well(tmp_path: Path) -> None:
     found = diagnose([log])
     assert [(f.code, f.clause) for f in found] == [("log.text", "")]
     assert "the hop behind it" in found[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning", "step"),
+    [
+        ("ds4: bind 0.0.0.0:9000: Address already in use",
+         "another process holds that port", "share its listener"),
+        ("ds4: cannot save session: No space left on device", "the disk is full",
+         "make room"),
+        ("mmap failed: Cannot allocate memory", "no memory left", "ds4proto preflight"),
+        ("connect 10.0.0.7:9000: Connection timed out", "no answer at all", "ping it"),
+        ("connect 10.0.0.7:9000: No route to host", "not in any network", "interface"),
+        ("send: Connection reset by peer", "the other side ended", "last lines"),
+        ("send: Broken pipe", "had closed the connection", "it ended first"),
+    ],
+)  # fmt: skip
+def test_fr_011_what_the_system_said_has_a_cause_and_a_step(
+    tmp_path: Path, line: str, meaning: str, step: str
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text(f"loading\n{line}\n")
+    found = diagnose([log])
+    assert [finding.code for finding in found] == ["log.text"]
+    assert found[0].sentence.startswith("line 2: ")
+    assert meaning in found[0].sentence
+    assert step in found[0].next_step
