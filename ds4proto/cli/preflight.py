@@ -270,7 +270,8 @@ def _propose(plan: Plan, *, as_json: bool) -> int:
         return ExitCode.PASSED
     for one in found:
         of = "" if one.limit is None else f" of {one.limit / GIB:.1f}"
-        need = f"{one.need / GIB:.1f}{of} GiB"
+        size = "?" if one.need is None else f"{one.need / GIB:.1f}"
+        need = f"{size}{of} GiB"
         print(f"{printable(one.machine)}: --layers {one.layers}   ({need})")
     print(
         "layers go by speed where it is stated, else evenly, as far as memory holds",

@@ -35,6 +35,7 @@ class Need:
     Attributes
     ----------
     weights : int
+        0 where the sizes of the layers are not known.
     kv : int or None
         Of all sessions; None where the model's cache is not known.
     runtime : int
@@ -107,7 +108,9 @@ def slice_need(
         The slice holds the embedding or the output head.
     """
     facts = model.facts
-    weights = facts.slice_bytes(first, last) + (facts.other_bytes if ends else 0)
+    weights = facts.slice_bytes(first, last)
+    if weights and ends:
+        weights += facts.other_bytes
     one = kv_bytes(facts, first, last, ctx)
     return Need(weights, None if one is None else one * sessions, runtime)
 
@@ -115,8 +118,9 @@ def slice_need(
 def tp_need(model: ModelFile, *, ctx: int, sessions: int, runtime: int) -> Need:
     """Return what a tensor-parallel rank needs: half of the experts, all the rest."""
     facts = model.facts
-    all_layers = facts.slice_bytes(0, facts.layers - 1) + facts.other_bytes
-    weights = all_layers - sum(model.expert_bytes.values()) // 2
+    weights = facts.slice_bytes(0, facts.layers - 1)
+    if weights:
+        weights += facts.other_bytes - sum(model.expert_bytes.values()) // 2
     one = kv_bytes(facts, 0, facts.layers - 1, ctx)
     return Need(weights, None if one is None else one * sessions, runtime)
 

@@ -12,7 +12,7 @@ from ds4proto.errors import WrongUsage
 from ds4proto.model import quant_label
 from ds4proto.preflight.case import Member, make_case
 from ds4proto.preflight.facts import Plan
-from ds4proto.preflight.memory import gpu_limit, slice_need
+from ds4proto.preflight.memory import Need, gpu_limit, slice_need
 from ds4proto.printable import counted
 
 __all__ = ["Proposal", "propose"]
@@ -27,12 +27,12 @@ class Proposal(msgspec.Struct, frozen=True):
     layers : str
         For ``--layers``.
     need, limit : int or None
-        Bytes.
+        Bytes; None where the sizes of the layers are not stated, or no limit is known.
     """
 
     machine: str
     layers: str
-    need: int
+    need: int | None
     limit: int | None
 
 
@@ -100,13 +100,13 @@ def _slices(counts: list[int]) -> list[tuple[int, int]]:
 
 def _need(
     ctx: int, plan: Plan, member: Member, part: tuple[int, int], *, ends: bool
-) -> int:
+) -> Need:
     assert member.model is not None
     run = plan.run
     return slice_need(
         member.model, *part, ctx=member.command.ctx or ctx, sessions=run.sessions,
         runtime=run.runtime_bytes, ends=ends,
-    ).total  # fmt: skip
+    )  # fmt: skip
 
 
 def _too_large(
@@ -117,7 +117,7 @@ def _too_large(
         limit = gpu_limit(member.machine)
         if limit is None or member.model is None:
             continue
-        if _need(ctx, plan, member, part, ends=place in (0, last)) > limit[0]:
+        if _need(ctx, plan, member, part, ends=place in (0, last)).total > limit[0]:
             return place
     return None
 
@@ -130,9 +130,10 @@ def _proposals(
     for place, (member, part) in enumerate(zip(members, _slices(counts), strict=True)):
         limit = gpu_limit(member.machine)
         end = "output" if place == last else str(part[1])
-        need = 0
+        need = None
         if member.model is not None:
-            need = _need(ctx, plan, member, part, ends=place in (0, last))
+            whole = _need(ctx, plan, member, part, ends=place in (0, last))
+            need = whole.total if whole.weights else None
             facts = member.model.facts
             if facts.experts and place and not quant_label(facts, *part):
                 raise WrongUsage(
@@ -149,7 +150,9 @@ def _short(ctx: int, plan: Plan, members: list[Member], n_layers: int) -> str:
     limits = [gpu_limit(m.machine) for m in members]
     total = sum(limit[0] for limit in limits if limit is not None)
     first = members[0]
-    whole = _need(ctx, plan, first, (0, n_layers - 1), ends=True) if first.model else 0
+    whole = 0
+    if first.model is not None:
+        whole = _need(ctx, plan, first, (0, n_layers - 1), ends=True).total
     whole += plan.run.runtime_bytes * (len(members) - 1)
     gib = 1 << 30
     return (

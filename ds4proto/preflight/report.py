@@ -65,9 +65,9 @@ def _machine(case: Case, place: int) -> dict[str, Any]:
         "program": member.command.program,
         "layers": str(member.command.layers) if member.command.layers else "",
         "model": member.model.path if member.model else "",
-        "weights_bytes": need.weights if need else None,
+        "weights_bytes": (need.weights or None) if need else None,
         "kv_bytes": need.kv if need else None,
-        "need_bytes": need.total if need else None,
+        "need_bytes": need.total if need and need.weights else None,
         "limit_bytes": limit[0] if limit else None,
         "announces": _announces(member),
     }

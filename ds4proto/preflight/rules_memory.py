@@ -38,7 +38,17 @@ def fits(case: Case) -> Iterator[Finding]:
     """Hold need against limit on each machine."""
     for member in case.members:
         need, limit = need_of(case, member), gpu_limit(member.machine)
-        if need is None or not need.weights:
+        if need is None:
+            continue
+        if not need.weights:
+            if limit is not None:
+                yield Finding(
+                    "note", "memory.weights-unknown", member.name,
+                    "the weights of this slice are not stated, so that its memory was "
+                    "not checked",
+                    next_step="give the file as gguf, or state layer_gib, expert_gib "
+                    "and other_gib of the model",
+                )  # fmt: skip
             continue
         shown = _shown(need)
         if limit is None:

@@ -268,6 +268,14 @@ def test_a_sound_cuda_pair_is_told_only_what_could_not_be_checked(
     assert {(f.severity, f.check) for f in found} == {("note", "memory.kv-unknown")}
 
 
+def test_memory_is_not_called_sound_without_the_weights(tmp_path: Path) -> None:
+    # the size of the file alone says nothing of a slice
+    found = findings(tmp_path, spoiled(PIPELINE, ("layer_gib = 1.8\n", "")))
+    unknown = [f for f in found if f.check == "memory.weights-unknown"]
+    assert [f.severity for f in unknown] == ["note", "note"]
+    assert all("layer_gib" in f.next_step for f in unknown)
+
+
 def test_there_are_enough_mismatches_and_none_crowds_out_the_others() -> None:
     kinds = Counter(planted.kind for planted in PLANTED)
     assert len(PLANTED) >= 40
