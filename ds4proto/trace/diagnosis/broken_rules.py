@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from string import hexdigits
 from typing import Final
 
 from ds4proto.printable import counted
@@ -21,6 +22,7 @@ from ds4proto.trace.rows import FrameRow
 __all__ = ["RulesCheck"]
 
 _MOST: Final = 4096
+_MAGIC: Final = 4
 _TOLD: Final = frozenset({"foreign", "before the first header", "not captured", "gap"})
 _ELSEWHERE: Final = frozenset(
     {"DS4T-HELLO-05", "DS4T-HELLO-03", "DS4T-HELLO-30", "DS4D-RESULT-27"}
@@ -83,14 +85,18 @@ class RulesCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Answer by clause, then by connection."""
+        told: list[FrameRow] = []
         for (run, role, clause), breach in self._breaches.items():
             self._in_the_clear(run, breach)
             refused = self._refusals.of(run)
             if refused is not None and refused.row is breach.row:
+                told.append(breach.row)
                 continue  # told with the end that followed
             if self._at_the_end(breach.row):
                 continue
             if clause not in _ELSEWHERE and not self._captured_late(breach):
+                if breach.problem.fatal:
+                    told.append(breach.row)
                 yield self._breach(run, role, clause, breach)
         for row in self._cut:
             if self._headers.differing(row.stream):
@@ -105,6 +111,8 @@ class RulesCheck:
         for (_, reason), (row, nbytes) in self._odd.items():
             if self._at_the_end(row):
                 continue  # the gate's length shows only in what would follow
+            if any(row is one for one in told):
+                continue  # the rule that it breaks says more
             yield Finding(
                 "frame.out-of-step", "severe", "certain",
                 f"{row.src_role} -> {row.dst_role}: {counted(nbytes, 'byte', 'are')} "
@@ -150,7 +158,9 @@ class RulesCheck:
         return Finding(
             "rule.broken", "severe" if severe else "warning", "certain",
             f"{role} breaks {clause}{where}{place}: {problem.path} is "
-            f"{problem.found}, expected {problem.expected}"
+            f"{_spelled(problem.found)}, expected {problem.expected}"
+            + ("" if row.is_frame else
+               f"; {counted(row.length, 'byte', 'are')} no frame")
             + (f" ({counted(held.count, 'time')})" if held.count > 1 else ""),
             {"times": held.count, "field": problem.path},
             (proof(row, self._scene.file),),
@@ -248,3 +258,12 @@ def _part(path: str) -> str:
     """Return the frame that a problem's path begins with, or that it is a header."""
     name = path.partition(".")[0]
     return "a header" if name == "header" else name
+
+
+def _spelled(found: str) -> str:
+    """Return four bytes also as text, where they are some: another program speaks."""
+    digits = found.removeprefix("0x")
+    if len(digits) != 2 * _MAGIC or set(digits.lower()) - set(hexdigits):
+        return found
+    text = bytes.fromhex(digits).decode("latin-1")
+    return f"{found} ({text!r})" if text.isascii() and text.isprintable() else found

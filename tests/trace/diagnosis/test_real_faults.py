@@ -170,3 +170,11 @@ def test_what_a_hole_may_hold_is_not_called_wrong(
     findings = part(f"{name}.pcap", begin, end, tmp_path)
     codes = {finding.code for finding in findings if finding.severity != "note"}
     assert not codes & {"tp.unknown-session", "end.worker-left"}
+
+
+def test_another_program_is_told_once_and_in_its_own_words() -> None:
+    findings = capture("ds4t/v10_to_leader_hello_http")
+    severe = [f for f in findings if f.severity == "severe"]
+    assert [f.code for f in severe] == ["rule.broken"]
+    assert "HELLO.magic is 47455420 ('GET '), expected 54345344" in severe[0].sentence
+    assert "87 bytes are no frame" in severe[0].sentence
