@@ -160,6 +160,7 @@ def _run(campaign: Campaign, engine: Engine, cases: int | None, *, quiet: bool) 
 
 def _report(campaign: Campaign, told: dict[str, Any], *, stopped: bool) -> int:
     from ds4proto_fuzz.roles import states_of
+    from ds4proto_fuzz.watch import unwatched
 
     states, tally = states_of(told["role"]), campaign.tally
     if told["graph"]:
@@ -171,6 +172,10 @@ def _report(campaign: Campaign, told: dict[str, Any], *, stopped: bool) -> int:
         write_json(report | {"lost": campaign.lost, "stopped": stopped})
     else:
         _print(campaign, findings, states)
+    blind = unwatched(told["peer"])
+    if blind and tally.cases:
+        text = f"memory, descriptors and threads were not watched: {blind}"
+        stderr().print(text, soft_wrap=True, markup=False)
     if campaign.lost:
         stderr().print(printable(campaign.lost))
         return ExitCode.PEER_LOST
