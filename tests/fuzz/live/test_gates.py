@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ds4proto_fuzz.case import Case
+from ds4proto_fuzz.case import Case, rng_of
 from ds4proto_fuzz.mutants import spec_of
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings
 from ds4proto_fuzz.tp.cases import STATES, WorkerCases
-from ds4proto_fuzz.tp.gate_cases import GATE_STATES
+from ds4proto_fuzz.tp.gate_cases import GATE_STATES, GateCases
 
 from ds4proto.schema.registry import frame, read
 
@@ -24,14 +24,15 @@ HELLO: dict[str, Any] = {
 PATIENCE = 20.0
 
 
-def cases(count: int = 1200, **changes: int) -> list[Case]:
-    make = WorkerCases(HELLO | changes, "v14", b"hello")
-    return [make.make(1, index) for index in range(count)]
-
-
 @pytest.fixture(scope="module")
 def gated() -> list[Case]:
-    return [case for case in cases() if case.state in GATE_STATES]
+    make = GateCases(HELLO, "v14")
+    made = [
+        make.make(rng_of(1, index), 1, index, state, 1 + index)
+        for state in GATE_STATES
+        for index in range(100)
+    ]
+    return [case for case in made if case is not None]
 
 
 def header(data: bytes) -> tuple[int, int, int, int]:
@@ -40,7 +41,8 @@ def header(data: bytes) -> tuple[int, int, int, int]:
 
 
 def test_every_kind_of_gate_is_attacked_in_every_way(gated: list[Case]) -> None:
-    assert {case.state for case in cases()} == set(STATES)
+    make = WorkerCases(HELLO, "v14", b"hello")
+    assert {make.make(1, index).state for index in range(150)} == set(STATES)
     kinds = Counter((case.state, case.kind) for case in gated)
     for state in GATE_STATES:
         found = {kind for known, kind in kinds if known == state}
@@ -52,8 +54,9 @@ def test_every_kind_of_gate_is_attacked_in_every_way(gated: list[Case]) -> None:
 
 def test_a_case_is_made_again_and_survives_its_file(gated: list[Case]) -> None:
     make = WorkerCases(HELLO, "v14", b"hello")
+    for index in range(60):
+        assert make.make(1, index) == make.make(1, index)
     for case in gated[::5]:
-        assert make.make(1, case.index) == case
         assert Case.from_json(case.as_json()) == case
 
 
