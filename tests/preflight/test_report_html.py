@@ -16,6 +16,7 @@ from tests.trace.pictures.reading import Page
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=y>\x1b[2J"
 SPOILED = PIPELINE.replace("21:output", "22:output")
+UNWEIGHED = PIPELINE.replace("layer_gib = 1.8\n", "")  # notes, which cite no clause
 
 
 def page_of(folder: Path, plan: str) -> tuple[int, Page]:
@@ -33,8 +34,8 @@ def told(folder: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("plan", "verdict", "status"),
-    [(PIPELINE, "go", 0), (PAIR, "go", 0), (SPOILED, "no go", 1)],
-    ids=["pipeline", "pair", "spoiled"],
+    [(PIPELINE, "go", 0), (PAIR, "go", 0), (SPOILED, "no go", 1), (UNWEIGHED, "go", 0)],
+    ids=["pipeline", "pair", "spoiled", "unweighed"],
 )
 def test_the_page_holds_the_verdict_table_and_all_findings(
     plan: str,
