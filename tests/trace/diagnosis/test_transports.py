@@ -1,4 +1,4 @@
-"""FR-058: garbage for one pairing of split and transport, told from one command."""
+"""Garbage for one pairing of split and transport, told from one command."""
 
 from __future__ import annotations
 
