@@ -193,7 +193,7 @@ class IdentityCheck:
             )  # fmt: skip
 
     def _transport(self, run: int, one: FrameRow, two: FrameRow) -> Iterator[Finding]:
-        ok = {row.src_role: int(row.fields.get("rdma_ok", 0)) for row in (one, two)}
+        ok = {row.src_role: bool(row.fields.get("rdma_ok", 0)) for row in (one, two)}
         if len(ok) == 2 and len(set(ok.values())) == 2:
             lacks = next(role for role, value in ok.items() if not value)
             yield Finding(

@@ -192,9 +192,9 @@ class LogReader:
 
     def _refused(self) -> Iterator[Finding]:
         count = self.counts["refused"]
-        if not count:
+        first = next((line for line in self.lines if line.kind == "refused"), None)
+        if first is None:
             return
-        first = next(line for line in self.lines if line.kind == "refused")
         later = self.counts["connected"] > 0
         yield Finding(
             "log.refused", "note" if later else "severe", "certain",

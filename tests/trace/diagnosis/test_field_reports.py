@@ -144,6 +144,15 @@ def test_fr_075_the_side_without_rdma_is_named(script: Script) -> None:
     assert "the worker does not" in found.sentence
 
 
+def test_an_odd_word_for_rdma_is_an_offer_as_well(script: Script) -> None:
+    control = script.dial(RANK, LEADER)
+    script.say(control, "b>a", ds4t("HELLO", **TP_HELLO, role=1, rdma_ok=1))
+    script.say(control, "a>b", ds4t("HELLO", **TP_HELLO, role=2, rdma_ok=7))
+    findings = script.done()
+    assert not of(findings, "identity.transport")
+    assert [f.clause for f in of(findings, "rule.broken")] == ["DS4T-HELLO-20"]
+
+
 # -- how far it came
 
 

@@ -280,6 +280,17 @@ def test_the_end_of_a_talkative_log_counts(tmp_path: Path) -> None:
     assert [f.numbers.get("seq") for f in found] == [77]
 
 
+def test_a_log_of_nothing_but_gates_hides_no_refusal_with_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ds4proto.trace.diagnosis.logs._MOST", 3)
+    log = tmp_path / "worker.log"
+    gates = "".join(f"ds4-tp: timeout waiting gate seq {n}\n" for n in range(1, 6))
+    refused = "ds4-tp: connecting to 10.0.0.1:9911 ... (Connection refused)\n"
+    log.write_text(gates + refused)
+    assert {f.code for f in diagnose([log])} == {"log.gate"}
+
+
 def test_a_number_beyond_64_bits_in_a_log_is_no_crash(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_text(f"ds4-tp: timeout waiting gate seq {'9' * 5000}\n")
