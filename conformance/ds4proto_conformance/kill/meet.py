@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ds4proto.errors import WrongUsage
 from ds4proto.peer import PeerLost
 from ds4proto_conformance.peers.faults import Fault
 from ds4proto_conformance.peers.loop import loop_opener
@@ -106,7 +107,7 @@ def _verdict(runner: Runner, case: Case) -> tuple[Verdict, bool]:
     """Return a verdict, and whether nobody was there to be judged."""
     try:
         return runner.run(case).verdict, False
-    except PeerLost:
+    except (PeerLost, WrongUsage):  # nobody there, or one that serves nobody
         return Verdict.FAIL, True
     except Exception as error:
         text = f"{runner.settings.peer}: {case.id}: {error!r}"
