@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from time import monotonic
 from typing import Final
 
@@ -13,6 +14,8 @@ __all__ = ["shrink"]
 
 _WORD: Final = 4
 _SMALLEST_CUT: Final = 16
+_FEW: Final = 6
+"""Steps up to which any two of them are tried without."""
 _MANY: Final = 64
 """Repetitions above which only frames and repetitions are reduced."""
 
@@ -50,7 +53,7 @@ def shrink(
     def same(other: Case) -> bool:
         return budget.spend() and holds(other)
 
-    ways: tuple[_Reduce, ...] = (_alone, _steps, _words, _bytes, _steps)
+    ways: tuple[_Reduce, ...] = (_alone, _steps, _pairs, _words, _bytes, _steps)
     if case.repeat > _MANY:  # each try is long, and its bytes are not the point
         ways = (_alone, _steps, _repeats)
     elif case.repeat > 1:
@@ -81,6 +84,17 @@ def _steps(case: Case, same: Callable[[Case], bool]) -> Case:
             else:
                 at += size
         size //= 2
+    return case
+
+
+def _pairs(case: Case, same: Callable[[Case], bool]) -> Case:
+    """Leave out a question and its answer, of which neither can go alone."""
+    if not 3 <= len(case.steps) <= _FEW:
+        return case
+    for first, second in combinations(range(len(case.steps)), 2):
+        rest = [s for n, s in enumerate(case.steps) if n not in (first, second)]
+        if same(case.with_steps(rest)):
+            return _pairs(case.with_steps(rest), same)
     return case
 
 

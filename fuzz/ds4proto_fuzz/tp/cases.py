@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
+from ds4proto.link.ds4t_identity import Identity
 from ds4proto.schema.declare import FrameSpec, offsets_of
 from ds4proto.schema.ds4t_hello import HELLO
 from ds4proto.schema.registry import frame, to_bytes
 from ds4proto_fuzz.case import Case, Step, Then, rng_of
-from ds4proto_fuzz.mutate import mutate
+from ds4proto_fuzz.mutate import mutate, with_field
 from ds4proto_fuzz.tp.gate_cases import GATE_STATES, GateCases
 from ds4proto_fuzz.tp.wire import HEADER
 
@@ -25,6 +26,7 @@ STATES: Final = {
 }
 _WEIGHTS: Final = (6, 5, 10, 1, 2, 5, 2)
 _CONTEXTS: Final = (0, -1, 1, 1 << 16, (1 << 22) + 1, (1 << 31) - 1, -(1 << 31))
+_OTHERS: Final = 0.3
 _TOP: Final = (1 << 64) - 1
 
 
@@ -45,7 +47,15 @@ class _Ranks:
             return None
 
     def hello_attack(self, rng: Random) -> tuple[str, list[Step]]:
-        """Return a hello that is not valid."""
+        """Return a hello that is not valid, or is another model's."""
+        if rng.random() < _OTHERS:
+            known = [name for name in Identity.of(self.hello).words()
+                     if self.hello.get(name)]  # fmt: skip
+            name = rng.choice(known)
+            value = self.hello[name] + rng.choice((-1, 1))
+            data = with_field(HELLO, self.dialect, self.own, name, value)
+            how = f"{name}={value}"
+            return "another model", [Step("control", "HELLO", data, how, self.own)]
         family, found = mutate(rng, HELLO, self.dialect, self.own)
         then: Then = "half-close" if rng.random() < 0.2 else ""
         step = Step("control", "HELLO", found.data, found.how, self.own, then)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from ds4proto_fuzz.case import Case, rng_of
 from ds4proto_fuzz.mutants import spec_of
+from ds4proto_fuzz.mutants.small_tp_worker import IDENTITY, settings_of
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings
 from ds4proto_fuzz.tp.cases import STATES, WorkerCases
 from ds4proto_fuzz.tp.gate_cases import GATE_STATES, GateCases
+from ds4proto_fuzz.tp.pair import hello_verdict
 
 from ds4proto.schema.registry import frame, read
 
@@ -50,6 +52,19 @@ def test_every_kind_of_gate_is_attacked_in_every_way(gated: list[Case]) -> None:
     assert ("decode gate", "gate floats") in kinds
     assert ("inner gate", "gate ahead") in kinds
     assert ("block gate", "gate again") in kinds
+
+
+def test_a_hello_of_another_model_differs_in_one_word() -> None:
+    own = settings_of("tp-leader", IDENTITY).hello()
+    make = WorkerCases(IDENTITY.words() | {"version": 14}, "v14", own)
+    made = [make.hello_attack(rng_of(1, index)) for index in range(60)]
+    others = [step.data for kind, (step,) in made if kind == "another model"]
+    assert others
+    for data in others:
+        assert len(data) == len(own)
+        pieces: list[bytes | None] = [data]
+        verdict = hello_verdict(settings_of("tp-worker", IDENTITY), pieces)
+        assert verdict.startswith("failed DS4T-HELLO-")
 
 
 def test_a_case_is_made_again_and_survives_its_file(gated: list[Case]) -> None:

@@ -46,6 +46,21 @@ def test_an_effect_that_needs_all_of_it_stays() -> None:
     assert shrink(case, lambda other: other == case) == case
 
 
+def test_a_question_goes_with_its_answer() -> None:
+    """Answers are taken in turn: one of them is wrong for what is asked then."""
+    asked = [Step("above", "WORK", bytes([n])) for n in (1, 2)]
+    said = Step("next", "RESULT", b"\1")
+
+    def holds(other: Case) -> bool:
+        works = [step.data for step in other.steps if step.name == "WORK"]
+        answers = [step.data for step in other.steps if step.name == "RESULT"]
+        pairs = [work == answer for work, answer in zip(works, answers, strict=False)]
+        return len(works) == len(answers) and pairs[-1:] == [False]
+
+    small = shrink(Case(1, 1, "forwarded", "x", (*asked, said, said)), holds)
+    assert [step.data for step in small.steps] == [b"\2", b"\1"]
+
+
 def test_repetitions_are_halved_while_the_effect_lasts() -> None:
     case = Case(1, 1, "open", "x", (Step("data", "WORK", b"x"),), repeat=256)
     assert shrink(case, lambda other: other.repeat >= 40).repeat == 64
