@@ -70,11 +70,12 @@ def _no_frame(total: dict[str, Any]) -> str:
         return "no packet was found; the recording may have been stopped too early"
     kinds = total.get("packet_kinds", {}).items()
     seen = "".join(f"{count} {kind}, " for kind, count in kinds if count)
+    advice = "check where, when and with what filter the recording was made"
+    if total["gaps"].get("not captured"):
+        advice = "a snap length has cut the packets: record whole ones (tcpdump -s 0)"
     return (
         f"no frame in {counted(total['packets'], 'packet')} "
-        f"({seen}{total['foreign_streams']} "
-        "connections of other traffic); check where, when and with what filter the "
-        "recording was made"
+        f"({seen}{total['foreign_streams']} connections of other traffic); {advice}"
     )
 
 

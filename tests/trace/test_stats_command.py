@@ -169,3 +169,25 @@ def test_the_demonstration_can_fail(
 def test_the_shipped_captures_are_the_measured_ones() -> None:
     for name, path in ((demo._PIPELINE, THREE), (demo._PAIR, PAIR)):
         assert demo._capture(name).getvalue() == path.read_bytes()
+
+
+def test_packets_that_a_snap_length_cut_are_told_with_the_way_out(
+    stats: Stats, tmp_path: Path
+) -> None:
+    whole, at = THREE.read_bytes(), 24
+    cut = [whole[:at]]
+    while at < len(whole):
+        head, taken = (
+            whole[at : at + 16],
+            int.from_bytes(whole[at + 8 : at + 12], "little"),
+        )
+        kept = min(taken, 66)  # the headers of Ethernet, IPv4 and TCP
+        cut.append(head[:8] + kept.to_bytes(4, "little") + head[12:])
+        cut.append(whole[at + 16 : at + 16 + kept])
+        at += 16 + taken
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(b"".join(cut))
+    status, _, err = stats(path)
+    assert status == 2
+    assert "a snap length has cut the packets" in err
+    assert "tcpdump -s 0" in err
