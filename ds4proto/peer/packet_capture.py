@@ -95,10 +95,11 @@ def packets_of(
             sock = _open(interface)
         except PermissionError:
             reason = "the packet socket needs root, or the capability CAP_NET_RAW"
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             known = ", ".join(interfaces())
+            why = error.strerror if isinstance(error, OSError) else "no name of one"
             raise WrongUsage(
-                f"interface {interface}: {error.strerror}; there are: {known}"
+                f"interface {interface}: {why}; there are: {known}"
             ) from None
         else:
             yield from _from_socket(sock, stop, told)

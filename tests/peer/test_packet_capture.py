@@ -128,6 +128,13 @@ def test_an_interface_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(WrongUsage, match="interface eth9: No such device; there are: "):
         list(packets_of("eth9", lambda: True, lambda _lost: None))
 
+    def unspeakable(name: str) -> Any:
+        raise AssertionError(name.encode())  # not reached: the name has no bytes
+
+    monkeypatch.setattr(packet_capture, "_open", unspeakable)
+    with pytest.raises(WrongUsage, match="no name of one; there are: "):
+        list(packets_of("e\udcff", lambda: True, lambda _lost: None))
+
 
 @pytest.fixture
 def feed(monkeypatch: pytest.MonkeyPatch) -> Any:
