@@ -242,8 +242,9 @@ def through_sink(
         if target is None:
             continue
         at = region.start
-        for start, end in holes or ():
-            if start >= region.start and end <= region.end:
+        for first, last in holes or ():
+            start, end = max(first, region.start), min(last, region.end)
+            if start < end:  # a hole may begin before its region, or end behind it
                 if start > at:
                     target.write(body[at:start])
                 target.gap(end - start)

@@ -11,9 +11,9 @@ from ds4proto.pcap import build_tcp
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis import diagnose
 from ds4proto.trace.diagnosis.connections import TRUST
-from tests.link.streams import ds4t
-from tests.trace.diagnosis.built import GATES, LEADER, RANK
-from tests.trace.diagnosis.script import ROOT, Script, of, one, pair
+from tests.link.streams import ds4t, result, work
+from tests.trace.diagnosis.built import GATES, LEADER, RANK, STATE
+from tests.trace.diagnosis.script import ROOT, Script, of, one, pair, worker
 
 # Runs of two sound peers; packets FIRST to LAST, counted from 0, are what is left, or
 # are cut out.
@@ -142,3 +142,24 @@ def test_bytes_lost_inside_a_payload_are_told(tmp_path: Path) -> None:
     without(name, target, lambda packets: packets[:176] + packets[177:])
     found = one(diagnose([target]), "unknown.lost")
     assert float(found.numbers["bytes"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost", "captured"),
+    [(100, 1056, 0), (200, 956, 68), (100, 100, 956), (400, 128, 896)],
+)
+def test_lost_bytes_of_a_payload_are_no_zeros(
+    script: Script, seen: int, lost: int, captured: int
+) -> None:
+    line = worker(script)
+    script.say(line, "b>a", work(1, STATE))
+    answer = result(1)  # 1156 bytes, of which the last 1024 are logits
+    script.say(line, "a>b", answer[:seen])
+    line.skip("a>b", lost)
+    script.say(line, "a>b", answer[seen + lost :] + result(2))
+    script.sink.close()
+    row = next(row for row in CaptureDecoder(script.path) if row.type == "RESULT")
+    assert row.fields["request"] == 1
+    assert row.payload is not None
+    assert (row.length, row.payload.length) == (1156, 1024)
+    assert (row.payload.captured, row.payload.zeros) == (captured, captured // 4)
