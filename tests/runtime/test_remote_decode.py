@@ -286,6 +286,35 @@ def test_a_span_of_another_transcript_is_not_mixed_in() -> None:
         assert {layer: before[layer] for layer in range(3, 8)} == whole.held
 
 
+def test_kv_that_comes_behind_a_cold_start_is_not_mixed_in() -> None:
+    """Spans of the prefill that failed may still be under way."""
+    late = [1] * 8
+    engine = ToyEngine()
+    session = engine.open()
+    engine.run(session, engine.embed(late), late, 0)
+    with route(toy_model, wait_s=0.2) as found:
+        found.workers[0]._room.on_span = None
+        decoder, generated = found.decoder, found.decoder._generate
+
+        def generate_(values: Any, line: Any) -> None:
+            words = {
+                "session": values["session"],
+                "pos0": 0,
+                "n_tokens": len(late),
+                "prefix_hash": token_hash([]),
+                "result_hash": token_hash(late),
+            }
+            for layers in SLICES[:2]:
+                data = kv_spans.export(engine, session, layers, 0, len(late))
+                decoder._span(words, layers, data)
+            generated(values, line)
+
+        decoder._generate = generate_
+        done = found.runs.generate(LONG, 6)
+        assert found.runs.gathered.cold
+        assert done.tokens == near(toy_model, LONG, 6)
+
+
 def test_a_changed_route_means_a_cold_start() -> None:
     """A worker goes in the middle of the prefill, and another takes its slice."""
     with route(toy_model) as found, ExitStack() as stack:

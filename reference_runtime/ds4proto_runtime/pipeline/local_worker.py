@@ -86,6 +86,8 @@ class LocalWorker:
         self._sockets, self._recorder, self._log = sockets, recorder, log
         self._decodes = machine.facts.local_decode
         self._wholes: dict[int, Whole] = {}
+        self._checked: dict[int, Whole] = {}
+        """What was last checked or begun cold: late spans never touch the latter."""
         self._changed = threading.Condition(threading.RLock())
         self._senders: dict[tuple[str, int], KvSender] = {}
         room.on_span = self._evaluated
@@ -100,6 +102,7 @@ class LocalWorker:
         with self._changed:
             for number in sessions:
                 self._wholes.pop(number, None)
+                self._checked.pop(number, None)
 
     # out
 
@@ -167,6 +170,10 @@ class LocalWorker:
             found = self._wholes[number] = Whole(self._engine.open())
         return found
 
+    def _settled(self, number: int) -> Whole:
+        """Return what decodes: of the last check, else what spans have gathered."""
+        return self._checked.get(number) or self._whole(number)
+
     def _increment(self, values: Mapping[str, Any]) -> None:
         layers = range(values["layer_start"], values["layer_end"] + 1)
         shape = self._engine.shape
@@ -213,20 +220,26 @@ class LocalWorker:
             raise EngineError("the token hash is not that of the prompt")
         started = perf_counter()
         with self._changed:
-            whole = self._whole(values["session"])
+            number = values["session"]
+            self._checked.pop(number, None)
             if values["flags"] & COLD:
-                self._wholes.pop(values["session"])
-                whole = self._whole(values["session"])
+                # spans of the prefill that failed may still come, into another one
+                self._wholes.pop(number, None)
+                whole = Whole(self._engine.open())
                 logits = self._alone(whole).prefill(tokens, lambda _tokens: None)
                 waited = 0.0
             else:
+                whole = self._whole(number)
                 self._await(whole, tokens[:-1], values["wait_msec"] / 1e3)
                 waited = perf_counter() - started
                 whole.session.tokens[:] = tokens[:-1]
                 logits = self._alone(whole).step(tokens[-1])
                 if _other(logits, values):
-                    self._wholes.pop(values["session"])
+                    self._wholes.pop(number)
                     raise EngineError(text("DS4D-OURS-14"))
+            while len(self._checked) >= self._machine.limits.max_sessions:
+                self._checked.pop(next(iter(self._checked)))
+            self._checked[number] = whole
             whole.logits = logits
             self._hold(whole)
             nbytes = sum(whole.received.values())
@@ -267,10 +280,11 @@ class LocalWorker:
         temperature = struct.unpack(">f", struct.pack(">I", values["temperature"]))[0]
         sampler = Sampler(float(temperature), values["seed"])
         with self._changed:
-            whole = self._whole(values["session"])
+            whole = self._settled(values["session"])
             held = whole.held.get(self._engine.layers.start, _EMPTY)
             logits = whole.logits
-            if logits is None or held[1] != values["token_hash"]:
+            alike = all(whole.held.get(la) == held for la in self._engine.layers)
+            if logits is None or held[1] != values["token_hash"] or not alike:
                 raise EngineError(text("DS4D-OURS-15"))
         alone, made = self._alone(whole), 0
         while True:
@@ -303,7 +317,7 @@ class LocalWorker:
         layers = range(values["layer_start"], values["layer_end"] + 1)
         pos, count = values["pos0"], values["n_tokens"]
         with self._changed:
-            tokens = self._whole(values["session"]).session.tokens
+            tokens = self._settled(values["session"]).session.tokens
             if layers.stop > len(self._engine.layers) or pos + count != len(tokens):
                 raise EngineError(
                     f"{count} tokens from {pos} on are asked for,"
@@ -323,7 +337,7 @@ class LocalWorker:
 
     def _tail(self, number: int, layers: range, pos: int, count: int) -> bytes:
         with self._changed:
-            session = self._whole(number).session
+            session = self._settled(number).session
             return export(self._engine, session, layers, pos, count)
 
     def _returned(self, values: Mapping[str, Any]) -> None:
