@@ -73,9 +73,10 @@ def _no_frame(total: dict[str, Any]) -> str:
     advice = "check where, when and with what filter the recording was made"
     if total["gaps"].get("not captured"):
         advice = "a snap length has cut the packets: record whole ones (tcpdump -s 0)"
+    others = counted(total["foreign_streams"], "connection")
     return (
         f"no frame in {counted(total['packets'], 'packet')} "
-        f"({seen}{total['foreign_streams']} connections of other traffic); {advice}"
+        f"({seen}{others} of other traffic); {advice}"
     )
 
 
