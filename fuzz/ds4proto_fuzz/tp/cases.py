@@ -24,8 +24,8 @@ STATES: Final = {
     "session": "a session is open",
     **GATE_STATES,
 }
-_WEIGHTS: Final = (6, 5, 10, 1, 2, 5, 2)
-_CONTEXTS: Final = (0, -1, 1, 1 << 16, (1 << 22) + 1, (1 << 31) - 1, -(1 << 31))
+_WEIGHTS: Final = (4, 6, 10, 1, 3, 6, 4)
+_CONTEXTS: Final = (0, -1, 1 << 20, 1 << 16, (1 << 22) + 1, (1 << 31) - 1, -(1 << 31))
 _OTHERS: Final = 0.3
 _TOP: Final = (1 << 64) - 1
 
@@ -114,7 +114,7 @@ class WorkerCases(_Ranks):
 
     def _values(self, rng: Random, known: int) -> tuple[str, list[Step]]:
         """Return commands in good form whose numbers are odd; the pair lives on."""
-        kind = rng.choices(("context", "id", "destroy", "rewind"), (2, 1, 1, 1))[0]
+        kind = rng.choices(("context", "id", "destroy", "rewind"), (3, 1, 1, 1))[0]
         if kind == "context":
             values = {"session_id": known + 4000, "ctx_size": rng.choice(_CONTEXTS)}
             step = Step("control", "SESSION_CREATE",
@@ -135,7 +135,7 @@ class WorkerCases(_Ranks):
         return f"odd {kind}", [step]
 
     def _command(self, rng: Random, known: int) -> tuple[str, list[Step]]:
-        if rng.random() < 0.4:
+        if rng.random() < 0.45:
             return self._values(rng, known)
         name, sound = self._sound(rng, known)
         spec = self.spec(name)
