@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ds4proto_conformance.report.stream import MAX_LINE, Report, ReportError
 from ds4proto_conformance.verdicts import Verdict
 
 __all__ = ["changes", "expected_of", "expected_text", "read_expected", "unexpected"]
+
+_PIECE: Final = 1 << 16
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -49,7 +51,10 @@ def read_expected(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MAX_LINE + 1)
+            # one read of that many would reserve as much, however short the file is
+            text = ""
+            while len(text) <= MAX_LINE and (piece := file.read(_PIECE)):
+                text += piece
         if len(text) > MAX_LINE:
             raise ValueError(f"more than {MAX_LINE >> 20} MiB")
         value: Any = json.loads(text)
