@@ -131,7 +131,9 @@ def test_a_leader_that_leaves_a_point_out(
 def test_a_worker_that_reads_first_is_right_another_way() -> None:
     patch = seconds(SmallTpWorker)
     fault = Fault("x", "tp-worker", "state", "", patch=patch, settings=patient)
-    found = judge(fault, "tp-worker/checkpoints/first", 3.0)
+    found = judge(fault, "tp-worker/checkpoints/first", 2 * HURRIED)
+    if found.verdict is not Verdict.CONCEPTUAL:
+        found = judge(fault, "tp-worker/checkpoints/first", UNHURRIED)
     assert found.verdict is Verdict.CONCEPTUAL, found.deviations
     assert "DS4T-CKPT-16" in found.notes[0]
 
