@@ -102,7 +102,9 @@ def _gate(
     if not last:
         return None, "passed"
     control.send(more, target.soon())
-    return _judged(target, step, data), "gate"
+    seen = "" if len(data) > len(step.base) else _goes_on(target)
+    led = {"gate": "went on", "answer": "went on"}.get(seen, seen or "no sign")
+    return _judged(target, step, data, seen), led
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
@@ -111,12 +113,11 @@ def _pieces(data: bytes) -> Iterator[bytes]:
     yield data[_PIECES:]
 
 
-def _judged(target: PairTarget, step: Step, data: bytes) -> Effect | None:
+def _judged(target: PairTarget, step: Step, data: bytes, seen: str) -> Effect | None:
     size = len(step.base)
     if len(data) > size:
         return target.accident()  # read as the next gate, if there is one
     sound = len(data) == size and data[: GATE.size] == step.base[: GATE.size]
-    seen = _goes_on(target)
     if sound and seen == "ended":
         return target.died("a gate was sound")
     if sound and not seen:
