@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from ds4proto_runtime import text_files
+from ds4proto_runtime.tp import cli
+from ds4proto_runtime.tp.options import parse_options
 
 from ds4proto.errors import WrongUsage
 
@@ -33,3 +35,19 @@ def test_bytes_that_are_no_text_are_kept_where_asked(tmp_path: Path) -> None:
 def test_a_device_without_end_is_refused() -> None:
     with pytest.raises(WrongUsage, match="at most 64 MiB"):
         text_files.bounded_text("/dev/zero")
+
+
+def test_a_pair_reads_no_prompt_file_without_end() -> None:
+    options = parse_options(
+        [
+            "--role",
+            "coordinator",
+            "--listen",
+            "127.0.0.1",
+            "1",
+            "--prompt-file",
+            "/dev/zero",
+        ]
+    )
+    with pytest.raises(WrongUsage, match="at most 64 MiB"):
+        cli._prompts(options, None)

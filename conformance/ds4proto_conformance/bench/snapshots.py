@@ -13,7 +13,7 @@ from ds4proto.schema.ds4d_snapshot import (
 )
 from ds4proto_conformance.bench.answers import refusal
 from ds4proto_conformance.bench.work import chain
-from ds4proto_conformance.verdicts import Deviation
+from ds4proto_conformance.verdicts import Deviation, Unsupported
 from ds4proto_conformance.wire import Frame, Wire
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Snapshots"]
 
 MAX_SHARD = 64 << 20
+_CANNOT = "not supported"
+"""In a refusal: the peer has no snapshots at all."""
 
 
 class Snapshots:
@@ -76,9 +78,14 @@ class Snapshots:
         ------
         Deviation
             It was refused, or the transfer is not as the clauses say.
+        Unsupported
+            The refusal is sound and says that snapshots are not supported.
         """
         begin = self.ask(session, tokens, **lies)
         if begin["status"]:
+            if _CANNOT in begin.message:
+                self.refused(begin, "DS4D-SNAP-55", session)
+                raise Unsupported(f"a save: {begin.message}")
             raise Deviation("DS4D-SNAP-54", "the shard", str(begin))
         due = self.words(session, tokens, **lies)
         for name in (

@@ -21,6 +21,7 @@ from ds4proto.link.ds4t_rules import rules_of
 from ds4proto.peer import exposure_warning
 from ds4proto_runtime.engines.base import EngineError
 from ds4proto_runtime.saved_files import check_target
+from ds4proto_runtime.text_files import bounded_text
 from ds4proto_runtime.tp.engine import RankEngine
 from ds4proto_runtime.tp.environment import (
     Environment,
@@ -232,7 +233,7 @@ def _lead(
 
 def _prompts(options: TpRunOptions, tokenizer: Any) -> list[list[int]]:
     if options.prompt_file is not None:
-        text = Path(options.prompt_file).read_text("utf-8", "surrogateescape")
+        text = bounded_text(options.prompt_file, "surrogateescape")
         lines = text.splitlines() if options.batched_session > 1 else [text]
         words = [line for line in lines if line]
     elif options.prompt is not None:
