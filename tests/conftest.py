@@ -1,10 +1,13 @@
-"""What every test needs before anything is imported."""
+"""What tests need before anything is imported, and the second try of live ones."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Several threads of a maths library wait by spinning: on a busy machine of few cores
@@ -27,3 +30,61 @@ settings.load_profile("same")
 # A job in the background of a script is born deaf to Ctrl-C, and so would be every
 # process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LIVE: Final = (
+    "cli",
+    "conformance",
+    "fuzz/live",
+    "peer",
+    "preflight",
+    "runtime",
+    "spec",
+    "trace",
+)
+"""Folders whose tests converse over sockets with threads and processes."""
+ONCE: Final = "DS4PROTO_TESTS_ONCE"
+"""Set it to look for tests that depend on luck: nothing is tried twice."""
+
+_first_failures: Final = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make room for what failed before it passed."""
+    config.stash[_first_failures] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that hang on a scheduler a second try, and no other test."""
+    if os.environ.get(ONCE):
+        return
+    here = Path(__file__).parent
+    live = tuple(here / folder for folder in LIVE)
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in live):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+class _Seen:
+    """Keeps the first failure of a test that was tried again."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # the plugin's word
+            text = report.longreprtext
+            self._config.stash[_first_failures].append((report.nodeid, text))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Watch the reports."""
+    session.config.pluginmanager.register(_Seen(session.config))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Show every first failure in full: a second try hides nothing."""
+    for name, text in config.stash[_first_failures]:
+        terminalreporter.section(f"failed at first, tried again: {name}")
+        terminalreporter.line(text)
