@@ -60,6 +60,8 @@ class Ds4dObserver:
         True reads under the first candidate whatever the frames say.
     complete : bool
         False searches for the first header: the capture began in mid-stream.
+    late : bool
+        True where earlier requests may not have been captured.
 
     Notes
     -----
@@ -77,6 +79,7 @@ class Ds4dObserver:
         limits: Limits = DEFAULT_LIMITS,
         settled: bool = False,
         complete: bool = True,
+        late: bool = False,
     ) -> None:
         self._candidates = candidates
         self._settled = settled
@@ -101,8 +104,9 @@ class Ds4dObserver:
             )
             for direction in _DIRECTIONS
         }
-        if not complete:
+        if late or not complete:
             self._context.forget()
+        if not complete:
             for framer in self._framers.values():
                 framer.resync(0.0, BEGAN_LATE)
 

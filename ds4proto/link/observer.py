@@ -66,6 +66,7 @@ def open_observer(
     limits: Limits = DEFAULT_LIMITS,
     dialect: str | None = None,
     complete: bool = True,
+    late: bool = False,
 ) -> StreamObserver | None:
     """Return an observer for a connection, or None for foreign traffic.
 
@@ -84,6 +85,9 @@ def open_observer(
     complete : bool
         False where ``first`` does not start at the first byte of the stream (the
         capture began later): headers are searched for.
+    late : bool
+        True where frames before ``first`` may not be at hand, though it starts with
+        one: an answer of DS4D is not held against requests that may lie there.
     """
     views = {way: memoryview(data).cast("B") for way, data in first.items()}
     protocol = _protocol(views, complete=complete)
@@ -93,7 +97,7 @@ def open_observer(
         return DataObserver(pair, sink=sink, limits=limits, complete=complete)
     if protocol.startswith("DS4D"):
         mine = _of_protocol("DS4D", dialect)
-        return _ds4d(views, protocol, sink, limits, mine, complete=complete)
+        return _ds4d(views, protocol, sink, limits, mine, complete=complete, late=late)
     if protocol:
         mine = _of_protocol("DS4T", dialect)
         return _ds4t(views, protocol, pair, sink, limits, mine, complete=complete)
@@ -165,6 +169,7 @@ def _ds4d(
     dialect: str | None,
     *,
     complete: bool,
+    late: bool,
 ) -> StreamObserver:
     from ds4proto.link.ds4d_observer import Ds4dObserver, settled_candidates
     from ds4proto.link.opaque import OpaqueObserver
@@ -214,6 +219,7 @@ def _ds4d(
         limits=limits,
         settled=dialect is not None,
         complete=complete,
+        late=late,
     )
 
 

@@ -288,6 +288,7 @@ class Watch:
             limits=self._limits,
             dialect=self._dialect,
             complete=complete,
+            late=self._late,
         )
         if self.observer is not None and joins:
             self._table.join_pair(self.number, self.b)

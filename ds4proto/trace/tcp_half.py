@@ -31,6 +31,8 @@ SEGMENT_COST = 128
 """Bytes of bookkeeping charged for each segment that waits behind a hole."""
 
 
+MOST_BEFORE_FIRST = 1 << 24
+"""Bytes that may be lost before the first segment seen, for a presumed start."""
 _STRAYS = 3  # segments outside the window before the next one opens a new stream
 
 
@@ -108,6 +110,8 @@ class Half:
         Sequence number of that byte.
     started : bool
         Whether those two mean anything yet.
+    presumed : bool
+        They are what the other side's SYN-ACK says: the SYN was not captured.
     """
 
     __slots__ = (
@@ -127,6 +131,7 @@ class Half:
         "next_offset",
         "next_seq",
         "peer_ack",
+        "presumed",
         "started",
         "stats",
         "stream",
@@ -138,6 +143,7 @@ class Half:
         self.stream = 0
         self.direction: Direction = "a>b"
         self.started = False
+        self.presumed = False
         self.next_offset = 0
         self.next_seq = 0
         self.isn: int | None = None
@@ -163,6 +169,19 @@ class Half:
         self.started = True
         self.next_offset = 0
         self.next_seq = seq & SEQ_MASK
+
+    def presume(self, seq: int) -> None:
+        """Let `seq` be offset 0 unless the first segment shows that it cannot be."""
+        if not self.started:
+            self.start(seq)
+            self.presumed = True
+
+    def check_presumed(self, seq: int) -> None:
+        """Hold a presumed start against a segment; made-up numbers are dropped."""
+        first = not self.next_offset and not self._pending
+        if first and not 0 <= signed(seq - self.next_seq) <= MOST_BEFORE_FIRST:
+            self.started = False
+        self.presumed = False
 
     def offset_of(self, seq: int) -> int:
         """Return the stream offset nearest to `next_offset` that `seq` can mean."""

@@ -121,7 +121,8 @@ class Stream:
         half, other = self.halves[side], self.halves[1 - side]
         if half.isn is not None:
             return half.isn == seq
-        if half.started:  # data came first: fine if it began right behind this SYN
+        if half.started and not half.presumed:
+            # data came first: fine if it began right behind this SYN
             begin = half.next_seq - half.next_offset
             return (begin - seq - 1) & SEQ_MASK == 0
         if rows.flags[place] & h.ACK:
@@ -196,6 +197,8 @@ class Stream:
         if flags & h.SYN:
             self._syn(side, seq, int(rows.ack[place]), flags, packet, time_ns)
             seq = (seq + 1) & SEQ_MASK
+        elif half.presumed and not flags & h.RST:
+            half.check_presumed(seq)
         if length and half.strays(seq, length):
             return True
         if flags & h.ACK:
@@ -224,12 +227,15 @@ class Stream:
         half, other = self.halves[side], self.halves[1 - side]
         half.stats.syn = True
         half.isn = seq
-        if not half.started:
+        if not half.started or (half.presumed and not half.next_offset):
             half.start(seq + 1)
+        half.presumed = False
         if self.syn_time[side] is None:
             self.syn_time[side] = time_ns
         sent = self.syn_time[1 - side]
         answers = bool(flags & h.ACK)
+        if answers:
+            other.presume(ack)
         if (
             answers
             and sent is not None

@@ -53,6 +53,13 @@ def test_no_answer_lacks_its_request_for_what_the_capture_lost(name: str) -> Non
         assert not blamed(thinned(data, seed)), seed
 
 
+@pytest.mark.parametrize("seed", [2, 5, 8])
+def test_no_answer_lacks_a_request_that_went_with_the_opening(seed: int) -> None:
+    """Short connections: of some no SYN, of one no SYN-ACK and no request is left."""
+    data = (captures_dir() / "ds4d/i_worker_work.pcap").read_bytes()
+    assert not blamed(thinned(data, seed))
+
+
 def recorded(path: Path, *, lost: bool, answer: int = 2) -> bytes:
     """Return a run of three requests, of which the second may not be captured."""
     wire = Wire(path)

@@ -11,6 +11,7 @@ from tests.trace.tcp_tape import (
     ACK,
     FIN,
     MS,
+    SYN,
     Tape,
     hear,
     shaken,
@@ -33,6 +34,39 @@ def test_retransmission_overlap_and_conflict(block_bytes):
     assert stats.retransmitted_bytes == 10 + 5 + 5 + 8
     assert (stats.retransmissions, stats.overlaps, stats.conflicts) == (2, 2, 2)
     assert stats.unique_bytes == 18
+
+
+@BOTH
+@pytest.mark.parametrize("ack", [101, 0, 0xF000_0000])
+def test_bytes_behind_a_syn_that_was_not_captured(block_bytes, ack):
+    """The SYN-ACK tells where they began, unless its number is made up."""
+    tape = Tape().put(1, 500, flags=SYN | ACK, ack=ack)
+    tape.put(1, 501, b"answer", ack=105)
+    tape.put(0, 1 << 28 if ack == 0 else 105, b"efgh", ack=507)
+    heard = hear(tape, block_bytes=block_bytes)
+    lost = [(e.direction, e.offset, e.length) for e in heard.events if type(e) is Gap]
+    assert lost == ([("a>b", 0, 4)] if ack == 101 else [])
+    assert heard.opened[1].syn_seen
+    text = b"????efgh" if lost else b"efgh"
+    assert (heard.text("a>b"), heard.text("b>a")) == (text, b"answer")
+
+
+@BOTH
+def test_a_side_that_sent_nothing_captured_but_its_acknowledgement(block_bytes):
+    tape = Tape().put(1, 500, flags=SYN | ACK, ack=101)
+    tape.put(1, 501, b"answer", ack=105).put(0, 105, ack=507)
+    heard = hear(tape, block_bytes=block_bytes)
+    lost = [(e.direction, e.offset, e.length) for e in heard.events if type(e) is Gap]
+    assert lost == [("a>b", 0, 4)]
+
+
+@BOTH
+def test_a_syn_captured_behind_its_answer_has_the_last_word(block_bytes):
+    tape = Tape().put(1, 500, flags=SYN | ACK, ack=90).put(0, 100, flags=SYN)
+    tape.put(0, 101, b"abc", ack=501)
+    heard = hear(tape, block_bytes=block_bytes)
+    assert heard.text() == b"abc"
+    assert not [event for event in heard.events if type(event) is Gap]
 
 
 @BOTH
