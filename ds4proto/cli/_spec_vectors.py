@@ -36,8 +36,8 @@ def vectors(name: str | None, against: str | None, dialect: str, as_json: bool) 
     lines, saved files, first bytes, answers. Each row names the clauses that it tests.
 
     With --against each command line that has to be refused is given to the program;
-    the exact text has to end a line of what it prints. Exit status: 0 all refused so,
-    1 some not, 2 nothing was asked.
+    the exact text has to end a line of what it prints within 20 seconds. Exit status:
+    0 all refused so, 1 some not, 2 nothing was asked.
     """
     from ds4proto import rule_vectors
 
@@ -71,15 +71,18 @@ def _list(as_json: bool) -> int:
 
 
 def _ask(file: VectorFile, command: str, dialect: str, as_json: bool) -> int:
-    from ds4proto.cli._output import printable
+    from ds4proto.cli._output import printable, progress
     from ds4proto.cli._spec_against import ask
 
     counts: Counter[str] = Counter()
-    told = []
-    for one in ask(file, command, dialect=dialect):
-        counts[one.outcome] += 1
-        if one.outcome != "fail":
-            continue
+    told, failed = [], []
+    with progress("asking the program", len(file.rows)) as done:
+        for one in ask(file, command, dialect=dialect):
+            counts[one.outcome] += 1
+            if one.outcome == "fail":
+                failed.append(one)
+            done(1)
+    for one in failed:
         row = one.row
         told.append(
             {

@@ -11,6 +11,7 @@ import click
 from ds4proto.cli._options import DURATION, host_and_port, json_option, not_an_input
 from ds4proto.cli._output import printable, stdout, write_json
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto.preflight import MOST_SESSIONS
 
 if TYPE_CHECKING:
     from ds4proto.preflight.facts import Plan
@@ -62,8 +63,8 @@ where the other machine is lost; with --strict a warning counts as an error."""
 @click.option("--code", metavar="CODE", envvar="DS4PROTO_PREFLIGHT_CODE",
               help="The one-time code that the first machine shows.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="Of this machine; default: its host name.")
-@click.option("--sessions", type=click.IntRange(1), default=1, show_default=True,
-              help="Contexts that live at once.")  # fmt: skip
+@click.option("--sessions", type=click.IntRange(1, MOST_SESSIONS), default=1,
+              show_default=True, help="Contexts that live at once.")  # fmt: skip
 @click.option("--wait", type=DURATION, default=600.0, show_default="10m",
               help="How long to wait for the others.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 at warnings, too.")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ds4proto.errors import WrongUsage
+from ds4proto.preflight import MOST_SESSIONS
 from ds4proto.preflight.facts import (
     GIB,
     Interface,
@@ -84,12 +85,12 @@ class _Table:
             )
         return str(value)
 
-    def whole(self, key: str, low: int = 0) -> int | None:
+    def whole(self, key: str, low: int = 0, high: int | None = None) -> int | None:
         value = self._get(key, (int,), "a whole number")
-        if value is not None and not low <= value < 1 << 63:
-            raise WrongUsage(
-                f"{self.where}.{key}: expected {low} or more, found {value}"
-            )
+        most = (1 << 63) - 1 if high is None else high
+        if value is not None and not low <= value <= most:
+            due = f"{low} or more" if high is None else f"{low} to {high}"
+            raise WrongUsage(f"{self.where}.{key}: expected {due}, found {value}")
         return None if value is None else int(value)
 
     def real(self, key: str, *, signed: bool = False) -> float | None:
@@ -191,7 +192,7 @@ def _run(values: Any) -> RunFacts:
     runtime = table.gib("runtime_gib")
     default = RunFacts()
     return RunFacts(
-        sessions=table.whole("sessions", 1) or 1,
+        sessions=table.whole("sessions", 1, MOST_SESSIONS) or 1,
         prompt_tokens=table.whole("prompt_tokens") or 0,
         answer_tokens=table.whole("answer_tokens") or 0,
         runtime_bytes=default.runtime_bytes if runtime is None else runtime,

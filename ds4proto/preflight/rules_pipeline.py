@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ds4proto.link.ds4d_registration import CHECKS as HELLO_CHECKS
 from ds4proto.link.ds4d_registration import Expected, check_all
 from ds4proto.link.ds4d_registry import WorkerEntry
 from ds4proto.link.ds4d_route import RouteError, build_route
@@ -212,10 +213,13 @@ def head_owner(case: Case) -> Iterator[Finding]:
 def registration(case: Case) -> Iterator[Finding]:
     """Every fault that the coordinator would find in a worker's HELLO."""
     leader = case.leader
-    if not _pipeline(case) or leader is None or leader.model is None:
+    if not _pipeline(case) or leader is None:
         return
     own = leader.hello()
-    if own is None:
+    for worker in case.workers:
+        if own is None or worker.hello() is None:
+            yield from _context_alone(leader, worker)
+    if leader.model is None or own is None:
         return
     expected = Expected(
         int(str(own["model_id"])), str(own["model_name"]),
@@ -235,6 +239,30 @@ def registration(case: Case) -> Iterator[Finding]:
                 next_step=_advice(fault.clause), prints=fault.text,
                 clause=fault.clause,
             )  # fmt: skip
+
+
+def _context_alone(leader: Member, worker: Member) -> Iterator[Finding]:
+    """Compare what a HELLO carries without any model: the size of the context."""
+    clause = "DS4D-HELLO-14"
+    check = next(one for one in HELLO_CHECKS if one.clause == clause)
+    ctx = worker.command.ctx
+    expected = Expected(0, "", 0, leader.command.ctx or 0)
+    hello = {"ctx_size": ctx}
+    if ctx is not None and check.broken(hello, expected):
+        words = text(clause, *check.values(hello, expected))
+        yield Finding(
+            "error", "hello.refused", worker.name,
+            f"{leader.name} refuses this worker's HELLO",
+            expected=f"a context of {expected.ctx} or more", found=str(ctx),
+            next_step=_advice(clause), prints=words, clause=clause,
+        )  # fmt: skip
+    if leader.model is None or worker.model is None:
+        yield Finding(
+            "note", "hello.not-checked", worker.name,
+            "without a model file nothing but the context of this worker's HELLO "
+            "could be checked",
+            next_step="give -m FILE on both sides, or state the model in a plan",
+        )  # fmt: skip
 
 
 def _advice(clause: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.preflight.plans import CUDA, PAIR, PIPELINE, checks, findings, spoiled
+from tests.preflight.plans import CUDA, FLASH, PAIR, PIPELINE, checks, findings, spoiled
 
 A, B = 'name = "a"', 'name = "b"'
 WORKER = "--layers 21:output"
@@ -266,6 +266,22 @@ def test_a_sound_cuda_pair_is_told_only_what_could_not_be_checked(
 ) -> None:
     found = findings(tmp_path, CUDA)
     assert {(f.severity, f.check) for f in found} == {("note", "memory.kv-unknown")}
+
+
+def test_contexts_are_compared_without_any_model(tmp_path: Path) -> None:
+    bare = PIPELINE.replace(FLASH, "")
+    small = spoiled(bare, ("9000 --ctx 32768", "<9000 --ctx 2048"))
+    found = findings(tmp_path, small)
+    (refused,) = [f for f in found if f.check == "hello.refused"]
+    # the words of the specification, chapter of the HELLO
+    assert refused.prints == "worker context too small: worker=2048 coordinator=32768"
+    assert (refused.severity, refused.where) == ("error", "b")
+    assert refused.clause == "DS4D-HELLO-14"
+    assert "--ctx" in refused.next_step
+    for sound in ("", " --ctx 32768", " --ctx 65536"):  # unknown, equal, larger
+        text = spoiled(bare, ("9000 --ctx 32768", f"<9000{sound}"))
+        hello = [f for f in findings(tmp_path, text) if f.check.startswith("hello.")]
+        assert [(f.severity, f.check) for f in hello] == [("note", "hello.not-checked")]
 
 
 def test_memory_is_not_called_sound_without_the_weights(tmp_path: Path) -> None:

@@ -338,3 +338,15 @@ def test_a_host_that_is_not_there_is_lost(preflight: Preflight) -> None:
     )
     assert status == 3
     assert "refused" in err
+
+
+def test_sessions_are_bounded_on_the_command_line_and_in_a_plan(
+    tmp_path: Path, preflight: Preflight
+) -> None:
+    status, out, err = preflight("--sessions", 10**25, "--", "./ds4")
+    assert (status, out) == (2, "")
+    assert "1<=x<=1000000" in err
+    text = spoiled(PIPELINE, ("[run]", f"[run]\nsessions = {10**7}"))
+    status, out, err = preflight("--plan", plan_file(tmp_path, text))
+    assert (status, out) == (2, "")
+    assert "run.sessions: expected 1 to 1000000, found 10000000" in err

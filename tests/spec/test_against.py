@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ds4proto import rule_vectors
-from ds4proto.cli import _spec_against, spec
+from ds4proto.cli import _output, _spec_against, spec
 from ds4proto.cli._spec_against import ask
 from ds4proto.errors import WrongUsage
 
@@ -109,3 +111,20 @@ def test_the_command_counts_and_names(
     monkeypatch.setattr(rule_vectors, "load", lambda _name: replace(FEW, rows=()))
     assert run(*bad)[0] == 2
     assert _spec_against.SECONDS > 1
+
+
+def test_each_row_moves_the_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float | None] = []
+
+    @contextmanager
+    def bar(_title: str, total: float | None) -> Iterator[Callable[[float], None]]:
+        told.append(total)
+        yield told.append
+
+    monkeypatch.setattr(rule_vectors, "load", lambda _name: FEW)
+    monkeypatch.setattr(_output, "progress", bar)
+    command = program(tmp_path, RIGHT)
+    assert run("vectors", "options-ds4d", "--against", command)[0] == 0
+    assert told == [len(FEW.rows)] + [1] * len(FEW.rows)
