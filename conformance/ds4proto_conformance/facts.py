@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from ds4proto.errors import WrongUsage
 
-__all__ = ["TOY_HIDDEN", "TOY_VOCAB", "ModelAnswers", "PeerFacts", "candidates"]
+__all__ = [
+    "TOY_HIDDEN",
+    "TOY_VOCAB",
+    "ModelAnswers",
+    "PeerFacts",
+    "candidates",
+    "facts_of_file",
+]
 
 TOY_HIDDEN: Final = 64
 TOY_VOCAB: Final = 256
@@ -94,7 +101,7 @@ def candidates(model_id: int, model_name: str, gguf: str) -> list[ModelAnswers]:
     """
     found: list[ModelAnswers] = []
     if gguf:
-        found.append(_of_file(gguf))
+        found.append(facts_of_file(gguf))
     if model_name == "Toy V4":
         found.append(ModelAnswers(TOY_HIDDEN, TOY_VOCAB))
     from ds4proto.model.known import known_model
@@ -106,7 +113,14 @@ def candidates(model_id: int, model_name: str, gguf: str) -> list[ModelAnswers]:
     return list(dict.fromkeys(found))
 
 
-def _of_file(path: str) -> ModelAnswers:
+def facts_of_file(path: str) -> ModelAnswers:
+    """Return what the header of a GGUF file says.
+
+    Raises
+    ------
+    WrongUsage
+        The file cannot be read, or says nothing of the width.
+    """
     from ds4proto.errors import Ds4ProtoError
     from ds4proto.model import model_facts
 

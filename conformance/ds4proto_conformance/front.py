@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ds4proto.errors import ExitCode, WrongUsage
+from ds4proto_conformance.facts import facts_of_file
 from ds4proto_conformance.report.stream import Report, read_report
-from ds4proto_conformance.selection import refuse_dialect
+from ds4proto_conformance.selection import refuse_dialect, refuse_keyword
 from ds4proto_conformance.settings import Settings
 
 __all__ = ["arguments", "run"]
@@ -92,7 +93,7 @@ def run(
     Raises
     ------
     WrongUsage
-        pytest is missing, or refuses the options.
+        pytest is missing, or refuses the options; the model's file cannot be read.
     """
     try:
         import pytest
@@ -101,6 +102,9 @@ def run(
             "the cases need pytest. Next: pip install 'ds4proto[conformance]'"
         ) from None
     refuse_dialect(settings.dialect, settings.role, f"--dialect {settings.dialect}")
+    refuse_keyword(keyword)
+    if settings.model:
+        facts_of_file(settings.model)  # before anything else, and not only if it is met
     with tempfile.TemporaryDirectory(prefix="ds4-check-") as folder:
         path = Path(report) if report is not None else Path(folder) / "report.jsonl"
         config = Path(folder) / "pytest.ini"

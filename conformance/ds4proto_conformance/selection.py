@@ -6,10 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ds4proto.errors import WrongUsage
+from ds4proto.printable import printable
 from ds4proto.schema.dialects import DEFAULT_DS4D, all_dialects, dialects_of
 from ds4proto_conformance.registry import Case, all_cases
 
-__all__ = ["PROFILES", "refuse_dialect", "refuse_unknown", "select"]
+__all__ = [
+    "PROFILES",
+    "refuse_dialect",
+    "refuse_keyword",
+    "refuse_unknown",
+    "select",
+]
 
 PROFILES: Final = ("smoke", "must", "full")
 _PROTOCOLS: Final = {
@@ -54,6 +61,21 @@ def refuse_dialect(name: str, role: str, option: str) -> None:
         raise WrongUsage(
             f"{option}: {role and f'a {role} has '}no dialect {name!r}; known:"
             f" {', '.join(known)}"
+        )
+
+
+def refuse_keyword(keyword: str) -> None:
+    """Refuse a ``-k`` with bytes that no id has; pytest would print them raw.
+
+    Raises
+    ------
+    WrongUsage
+        It shows the expression with those bytes escaped.
+    """
+    if not keyword.replace("\t", " ").isprintable():  # pytest takes tabs for spaces
+        raise WrongUsage(
+            f"-k {printable(keyword)}: expected words of case ids with and, or, not,"
+            " found characters that cannot be printed. Next: leave them out"
         )
 
 

@@ -1,4 +1,4 @@
-"""A report that is none is refused with a sentence, whatever stands in it."""
+"""What a report tells; one that is none is refused with a sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from ds4proto_conformance.report.diff import expected_of, read_expected
-from ds4proto_conformance.report.stream import ReportError, read_report
+from ds4proto_conformance.report.html import html
+from ds4proto_conformance.report.stream import Report, ReportError, read_report
+from ds4proto_conformance.report.text import by_clause, failures
 
 HEADER = {
     "kind": "header", "version": 1, "tool": "0", "peer": "x", "role": "worker",
@@ -76,3 +78,57 @@ def test_nesting_without_end_is_no_json(tmp_path: Path) -> None:
         read_report(path)
     with pytest.raises(ReportError, match="no file of expected verdicts"):
         read_expected(path)
+
+
+def failed(number: int, clause: str, found: str) -> dict[str, object]:
+    deviation = {"clause": clause, "expected": "an answer", "found": found}
+    return CASE | {
+        "id": f"case-{number}",
+        "verdict": "fail",
+        "deviations": [deviation],
+        "frames": [{"type": "WORK", "length": 9, "hex": "ab" * 50}],
+    }
+
+
+def of(*lines: dict[str, object]) -> Report:
+    return Report(HEADER, {str(line["id"]): line for line in lines}, FOOTER)
+
+
+def test_what_many_cases_share_is_told_once_with_the_ids_of_the_others() -> None:
+    same = [failed(n, "DS4D-WORK-45", "silence") for n in range(9)]
+    other = failed(9, "DS4D-WORK-45", "a closed connection")
+    report = of(*same, other, CASE)
+    texts = failures(report)
+    assert [text.split(":")[0] for text in texts] == ["case-0", "case-9"]
+    rest = ", ".join(f"case-{n}" for n in range(1, 9))
+    assert f"and 8 more cases: {rest}\n" in texts[0]
+    assert "more cases" not in texts[1]
+    for line in same:  # the page of a browser stays whole
+        assert html([report]).count(str(line["id"])) >= 1
+
+
+def test_few_failures_are_all_told_whole() -> None:
+    texts = failures(of(*(failed(n, "DS4D-WORK-45", "silence") for n in range(3))))
+    assert len(texts) == 3
+    assert all("frames:" in text and "more cases" not in text for text in texts)
+
+
+def test_cases_without_a_clause_are_never_taken_for_the_same() -> None:
+    lines = [
+        CASE | {"id": f"c{n}", "verdict": "suite error", "notes": [f"fault {n}"]}
+        for n in range(9)
+    ]
+    report = of(*lines)
+    assert len(failures(report)) == 9
+    assert by_clause(report) == ["failed by clause:", "  no clause  9 cases, first c0"]
+
+
+def test_the_summary_by_clause_has_the_most_failed_first() -> None:
+    one = failed(0, "DS4D-HELLO-01", "silence")
+    many = [failed(n, "DS4D-WORK-45", f"status {n}") for n in range(1, 4)]
+    assert by_clause(of(one, *many, CASE)) == [
+        "failed by clause:",
+        "  DS4D-WORK-45   3 cases, first case-1",
+        "  DS4D-HELLO-01  1 case, first case-0",
+    ]
+    assert by_clause(of(CASE)) == []

@@ -70,7 +70,7 @@ class TpBench(Bench):
         self._wire_in_use = wire
         head = wire.take(8, self.settings.wait(self.settings.connect))
         if isinstance(head, Ended):
-            raise self._lost(f"{head} instead of a hello")
+            raise self._lost(f"{head} instead of a hello{_hint(head, self.ours)}", head)
         magic, version = (int.from_bytes(head[i : i + 4], "little") for i in (0, 4))
         if magic != DS4T_MAGIC:
             more = ""
@@ -107,9 +107,9 @@ class TpBench(Bench):
         self.hello = dict(reading.values)
         self.transcript.add("control", "peer", "DS4T.HELLO", head, self.hello)
 
-    def _lost(self, reason: str) -> PeerLost:
+    def _lost(self, reason: str, how: Ended | None = None) -> PeerLost:
         return PeerLost(
-            "closed",
+            "timeout" if how is not None and how.how == "silence" else "closed",
             phase="connected, waiting for the hello",
             address=self.settings.peer,
             reason=reason,
@@ -332,3 +332,18 @@ class TpBench(Bench):
             if want != got:
                 raise Deviation(clause, f"{word} {want:#x} in the {where}", f"{got:#x}")
         return found
+
+
+def _hint(how: Ended, ours: str) -> str:
+    """Say what a rank that is silent from the start may be waiting for.
+
+    The tester has no model: its hello is the peer's, but for role and context.
+    """
+    if how.how != "silence":
+        return ""
+    return (
+        f": the peer may be waiting for the hello of the {ours}, which we make from the"
+        " peer's own: every rank writes its hello first, before it reads a byte"
+        " (DS4T-HELLO-15); let the peer write its hello as soon as the connection is"
+        " there"
+    )

@@ -168,7 +168,10 @@ def layers(peer: WorkerBench, p: dict[str, Any]) -> tuple[Work, tuple[object, ..
     start, end = f.layer_start + p["shift"][0], f.layer_end + p["shift"][1]
     if start < 0 or end < start:
         start, end = f.layer_start, f.layer_end + 1
-    work = peer.make(2, layer_start=start, layer_end=end)
+    flags = _flags(peer) & ~INPUT_HC | (INPUT_HC if start else 0)
+    asked = {"layer_start": start, "layer_end": end}
+    hidden = peer.hidden(2) if start else b""  # right for the layers that are asked
+    work = peer.make(2, hops=[peer.hop(**asked)], hidden=hidden, flags=flags, **asked)
     return work, (f.layer_start, f.layer_end, start, end)
 
 

@@ -314,16 +314,16 @@ def _outputs(told: Mapping[str, Any], report: Any, status: ExitCode) -> int:
 
 
 def _say(told: Mapping[str, Any], report: Any) -> None:
-    from ds4proto_conformance.report.text import summary, ticket
-    from ds4proto_conformance.verdicts import Verdict
+    from ds4proto_conformance.report.text import by_clause, failures, summary
 
     if told["as_json"]:
         _write_lines(report)
     else:
-        for line in report.cases.values():
-            if Verdict(line["verdict"]).bad:
-                print("\n" + ticket(line, report.header))
+        for text in failures(report):
+            print("\n" + text)
         print()
+        for text in by_clause(report):
+            print(text)
         for text in summary(report, stopped=False):  # standard error has it whole
             print(text)
 

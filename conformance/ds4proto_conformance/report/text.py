@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from ds4proto import clauses
 from ds4proto.cli._output import printable
+from ds4proto.printable import counted
 from ds4proto_conformance.report.stream import Report
 from ds4proto_conformance.verdicts import Verdict
 
-__all__ = ["ORDER", "summary", "ticket", "verdict_counts"]
+__all__ = ["ORDER", "by_clause", "failures", "summary", "ticket", "verdict_counts"]
 
 ORDER: Final = (
     Verdict.FAIL,
@@ -25,6 +26,8 @@ ORDER: Final = (
     Verdict.PASS,
 )
 _SHOWN: Final = 24
+_ALIKE: Final = 3
+"""Failures that read the same, and further ones are named without details."""
 _NEXT_FAILED: Final = "make the peer do what is expected, then replay the case"
 _NEXT: Final = {
     str(
@@ -50,6 +53,48 @@ def summary(report: Report, *, stopped: bool = True) -> list[str]:
         first = str(report.footer["stopped"]).splitlines()[0]
         lines.append(f"stopped: {printable(first)}")
     return lines
+
+
+def failures(report: Report) -> list[str]:
+    """Return the texts of the failed cases; what many share is told once.
+
+    Beyond some cases with the same verdict, clause, expected and found only the
+    first is told whole, with the ids of the others.
+    """
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for number, line in enumerate(_failed(report)):
+        first = line["deviations"][0] if line["deviations"] else None
+        same = (first["clause"], first["expected"], first["found"]) if first else ()
+        key = (line["verdict"], *(same or (str(number),)))
+        alike.setdefault(key, []).append(line)
+    out = []
+    for lines in alike.values():
+        told = lines if len(lines) <= _ALIKE else lines[:1]
+        out += [ticket(line, report.header) for line in told]
+        more = [line["id"] for line in lines[len(told) :]]
+        if more:
+            out[-1] += f"\nand {len(more)} more cases: {printable(', '.join(more))}"
+            out[-1] += "\n  (the same clause, expected and found; --report has all)"
+    return out
+
+
+def by_clause(report: Report) -> list[str]:
+    """Return one line for each clause that cases fail on, most cases first."""
+    found: dict[str, list[str]] = {}
+    for line in _failed(report):
+        first = line["deviations"][0]["clause"] if line["deviations"] else "no clause"
+        found.setdefault(first, []).append(line["id"])
+    rows = sorted(found.items(), key=lambda row: -len(row[1]))
+    width = max((len(clause) for clause in found), default=0)
+    lines = [
+        f"  {clause:{width}}  {counted(len(ids), 'case')}, first {ids[0]}"
+        for clause, ids in rows
+    ]
+    return ["failed by clause:", *map(printable, lines)] if lines else []
+
+
+def _failed(report: Report) -> list[Mapping[str, Any]]:
+    return [c for c in report.cases.values() if Verdict(c["verdict"]).bad]
 
 
 def ticket(line: Mapping[str, Any], report_header: Mapping[str, Any]) -> str:
