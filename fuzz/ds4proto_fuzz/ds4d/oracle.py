@@ -116,6 +116,8 @@ class WorkerOracle:
         self._known: set[int] = set()
         self._shard = bytearray()
         self._blurred = False
+        self._unsure = False
+        """Whether something may have been refused that is forwarded here."""
 
     def feed(self, on: str, data: bytes | None) -> None:
         """Give bytes to a connection; None ends our direction."""
@@ -132,7 +134,7 @@ class WorkerOracle:
 
     def _added(self, on: str, link: Any) -> Any:
         self._links[on], self._names[id(link)] = link, on
-        self._due[on] = Expectation()
+        self._due[on] = Expectation(loose=self._unsure)
         return link
 
     @property
@@ -240,6 +242,7 @@ class WorkerOracle:
         )
         if job.want == "forward" and self._blurred:  # refused, or with another reason
             self._blurred = False
+            self._unsure = True
             self._loosen()
         link.send(WorkEvaluated(bytes(size)), 0.0)
 
@@ -260,7 +263,7 @@ class WorkerOracle:
             clause = clause or "DS4D-FWD-08"
         if seen.name == "ERROR":
             self._clause[on] = clause
-        either = self._blurred and not clause
+        either = (self._blurred or self._unsure) and not clause
         if clause in _NO_HASH and (clause == _NO_SESSION or self._doubtful()):
             either = True  # what a session held before this case is not known
         frames = self._due[on].frames

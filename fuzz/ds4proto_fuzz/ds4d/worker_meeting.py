@@ -171,7 +171,9 @@ class MetWorker(Target):
         The one in use may be dead and its successor wait to be accepted: that is the
         one to end.
         """
-        self._wires["control"].frame(self._soon(0.0))
+        wire = self._wires.get("control")
+        if wire is not None:  # none where the peer did not come back the last time
+            wire.frame(self._soon(0.0))
         self._control(self.settings.connect).close()
         self._control(self.settings.connect)
         self._ask(Frames(self.facts).probe)

@@ -22,6 +22,7 @@ from ds4proto_fuzz.effect import Effect
 from ds4proto_fuzz.findings import Finding, Store
 from ds4proto_fuzz.hunt import Hunt
 from ds4proto_fuzz.mutants import spec_of
+from ds4proto_fuzz.mutate import with_field
 from ds4proto_fuzz.planted import search
 from ds4proto_fuzz.roles import target_of
 from ds4proto_fuzz.target import Settings
@@ -29,6 +30,7 @@ from ds4proto_fuzz.watch import Meter
 
 from ds4proto.link.ds4d_frames import HEADER_SIZE, unpack_header
 from ds4proto.peer.connect import free_ports
+from ds4proto.schema.ds4d_work import WORK
 
 MIDDLE = Facts(0, "Toy V4", 8, 2, 4, False, 2, 256, 4000, 64, 256, b"SHRD" + bytes(60))
 LAST = replace(MIDDLE, layer_start=5, layer_end=7, has_output=True)
@@ -106,6 +108,17 @@ def test_a_relayed_answer_is_compared_to_the_last_byte() -> None:
     effect = judge(due, [replace(answer, words=words)], "")
     assert effect is not None
     assert effect.what == "telemetry_count of a relayed RESULT is wrong"
+
+
+def test_what_a_session_held_before_may_keep_a_work_from_the_next_hop() -> None:
+    # without RESET_SESSION the prefix may differ from what the session holds
+    oracle = WorkerOracle(MIDDLE, PORT)
+    oracle.feed("above", with_field(WORK, "upstream", work((23,)), "flags", 1))
+    assert oracle.take("above").loose
+    below = oracle.take("next")
+    assert below.loose
+    assert below.frames[0].either
+    assert not forwarding()[1].either  # a session that was reset holds what is known
 
 
 def test_a_forwarded_work_is_compared_but_for_its_hidden_state() -> None:
