@@ -28,7 +28,8 @@ def save(path: Path, coordinator: list[str], worker: list[str]) -> str:
     try:
         done = finish(
             ["--role", "coordinator", "--layers", "0:3", "--listen", "127.0.0.1", port,
-             "-p", "1,2,3", "-n", "12", "--save", str(path), *coordinator]
+             "--route-wait", "240s", "-p", "1,2,3", "-n", "12", "--save", str(path),
+             *coordinator]
         )  # fmt: skip
     finally:
         process.end()
