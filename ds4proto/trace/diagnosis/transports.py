@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ds4proto.schema.declare import FrameSpec
 from ds4proto.schema.ds4d_result import LOGITS
+from ds4proto.schema.slab import VALUE
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis.check import is_whole, up_to_damage
 from ds4proto.trace.diagnosis.finding import Evidence, Finding, proof
@@ -36,7 +37,7 @@ _ENDS: Final = ("tp.", "end.", "stall.", "rdma.", "rule.", "frame.")
 Values = npt.NDArray[np.float32]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Way:
     """One recording: how the model was split, how its parts spoke, what came out."""
 
@@ -59,6 +60,11 @@ class Way:
     def far(self) -> bool:
         """Whether the logits are others than those held against it."""
         return self.upper is not None and (self.distance > FAR or not self.same_best)
+
+    @property
+    def silent(self) -> bool:
+        """Whether a fault kept it from its logits; else they were not recorded."""
+        return self.upper is None and bool(self.failed)
 
 
 class _Keep(Summarizer):
@@ -87,12 +93,16 @@ def transport_findings(captures: Sequence[Examiner]) -> Iterator[Finding]:
     if not given:
         return
     base = min(given, key=lambda way: (way.transport != "TCP", way.kind != _PIPELINE))
-    same = [way for way in known if way.tokens == base.tokens or way.upper is None]
+    same = [
+        way for way in known
+        if way.silent or (way.upper is not None and way.tokens == base.tokens)
+    ]  # fmt: skip
     if len({(way.kind, way.transport) for way in same}) < 2:
         yield Finding(
             "compare.transports", "note", "possible",
-            "the recordings are of different prompts: to tell tensor parallelism from "
-            "its transport, run one prompt in each way",
+            "the recordings are of different prompts, or hold no logits of them: to "
+            "tell tensor parallelism from its transport, run one prompt in each way, "
+            "and record until its first token has come",
         )  # fmt: skip
         return
     for way in same:
@@ -141,8 +151,9 @@ def _first_logits(way: Way) -> None:
         elif row.type == "LOGITS" or f.get("result_kind") == LOGITS:
             if row.payload is None or row.payload.captured is not None:
                 continue
-            values = np.frombuffer(bytes(held[0].pieces), "<f4") if held else None
-            if values is None or values.size < 2:
+            pieces = bytes(held[0].pieces) if held else b""
+            values = np.frombuffer(pieces, "<f4", len(pieces) // VALUE)
+            if values.size < 2:
                 continue
             whole = row.type != "LOGITS"
             way.upper = values[values.size // 2 :] if whole else values
@@ -173,7 +184,7 @@ def _table(base: Way, ways: list[Way]) -> Finding:
             said = f"{100 * way.distance:.3g} % away, {best} best token"
         ended = f", ended with {way.failed}" if way.failed else ""
         lines.append(f"{way.name} ({way.file}): {said}{ended}")
-    bad = [way for way in ways if way.far or way.upper is None]
+    bad = [way for way in ways if way.far or way.silent]
     verdict, step = _verdict(ways, bad)
     evidence = tuple(_proof(way) for way in ways if way.row is not None)
     return Finding(

@@ -28,7 +28,14 @@ def pipeline(path: Path, logits: np.ndarray) -> Path:
     return path
 
 
-def pair(path: Path, logits: np.ndarray | None, *, rdma: bool, first: int = 5) -> Path:
+def pair(
+    path: Path,
+    logits: np.ndarray | None,
+    *,
+    rdma: bool,
+    first: int = 5,
+    cut: bool = False,
+) -> Path:
     script = Script(path)
     control = script.dial(RANK, LEADER)
     hello = {**TP_HELLO, "rdma_ok": int(rdma)}
@@ -42,7 +49,9 @@ def pair(path: Path, logits: np.ndarray | None, *, rdma: bool, first: int = 5) -
         gate = ds4t("GATE_ROW", layer=0, gate=0, seq=1) + bytes(range(64))
         script.say(data, "b>a", gate)
         script.say(data, "a>b", gate)
-    if logits is None:
+    if logits is None and cut:
+        script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    elif logits is None:
         control.fin(script.tick(6000), "b>a")
     else:
         script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
@@ -97,6 +106,34 @@ def test_fr_058_a_deadlock_over_both_transports_is_no_transports_fault(
     )
     assert told.sentence.count("no logits, ended with tp.") == 2
     assert "Tensor parallelism is wrong over every transport" in told.sentence
+
+
+def test_a_recording_that_ends_before_the_logits_accuses_no_way(
+    tmp_path: Path,
+) -> None:
+    files = [
+        pipeline(tmp_path / "a.pcap", RIGHT),
+        pair(tmp_path / "b.pcap", ROUNDED, rdma=False),
+        pair(tmp_path / "c.pcap", None, rdma=True, cut=True),
+    ]
+    told = found(*files)
+    assert told.severity == "note"
+    assert "RDMA" not in told.sentence
+    alone = found(files[0], files[2])
+    assert (alone.severity, alone.confidence) == ("note", "possible")
+    assert "hold no logits" in alone.sentence
+
+
+def test_a_file_given_twice_and_half_a_value_end_no_comparison(tmp_path: Path) -> None:
+    first = pipeline(tmp_path / "a.pcap", RIGHT)
+    wrong = pair(tmp_path / "b.pcap", WRONG, rdma=True)
+    assert "do not tell" in found(first, first, wrong, wrong).sentence
+    script = Script(tmp_path / "c.pcap")
+    line = worker(script)
+    script.say(line, "b>a", work(1, STATE, flags=1 | RESET_SESSION))
+    script.say(line, "a>b", result(1, payload=RIGHT.tobytes() + b"half"[:2]))
+    script.sink.close()
+    assert found(tmp_path / "c.pcap", wrong).code == "compare.transports"
 
 
 def test_what_agrees_is_a_note_and_two_ways_may_not_tell(tmp_path: Path) -> None:
