@@ -69,7 +69,10 @@ class CommandFaults:
             return
         held = self._states.get(row.run)
         leads = row.src_role == "leader" and row.length > 0
-        if held is None or not leads or row.stream != held.stream:
+        if held is None or row.stream != held.stream:
+            return
+        if not leads:
+            self._answered(held, row)
             return
         held.last = row
         held.fault = self._judge(held, row)
@@ -186,6 +189,18 @@ class CommandFaults:
         return "DS4T-VERIFY-03" if drafts else "DS4T-ROBUST-12", (
             f"token {bad} is outside the vocabulary of {state.vocabulary}"
         )
+
+    @staticmethod
+    def _answered(state: State, row: FrameRow) -> None:
+        """Take back a session that the worker could not create."""
+        made = state.last
+        failed = row.type == "COMMAND_ACK" and row.fields.get("status")
+        if not failed or made is None or made.type != "SESSION_CREATE":
+            return
+        stays = state.fault is not None and state.fault.clause == "DS4T-SESSION-06"
+        number = made.fields.get("session_id")
+        if not stays and isinstance(number, int):
+            state.sessions.pop(number)
 
     @staticmethod
     def _follow(state: State, row: FrameRow) -> None:

@@ -121,6 +121,20 @@ def test_an_answer_behind_which_the_capture_ends_is_likely_the_cause(
     assert (found.severity, found.confidence) == ("severe", "likely")
 
 
+def test_a_session_that_could_not_be_created_may_be_asked_for_again(
+    script: Script,
+) -> None:
+    control = start(script)
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=1))
+    again = {"session_id": 1, "ctx_size": 128}
+    script.say(control, "b>a", ds4t("SESSION_CREATE", **again))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=1))
+    failed = of(script.done(), "tp.command-failed")
+    assert len(failed) == 2
+    assert not any("exists already" in finding.sentence for finding in failed)
+    assert not any(finding.clause for finding in failed)
+
+
 def test_a_worker_that_went_long_after_a_bad_command_did_not_refuse_it(
     script: Script,
 ) -> None:
