@@ -78,7 +78,9 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
     error = None if call.excinfo is None else call.excinfo.value
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        while error is not None:
+        seen = set[int]()  # errors may name each other as their causes
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
             traceback.clear_frames(error.__traceback__)
             for frame, _ in traceback.walk_tb(error.__traceback__):
                 # before Python 3.13 a copy of the names, which clearing leaves alone

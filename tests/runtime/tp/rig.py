@@ -282,12 +282,6 @@ def processes(
             rank.process.communicate()
 
 
-def free_port() -> int:
-    """Return a port that nobody has; ``held_port`` keeps it so."""
-    with held_port() as port:
-        return port
-
-
 def until(true: Callable[[], bool], what: object) -> None:
     """Wait, bounded, for something that another thread brings about."""
     end = time.monotonic() + PATIENCE
