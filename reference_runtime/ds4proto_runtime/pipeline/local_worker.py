@@ -235,7 +235,7 @@ class LocalWorker:
                 whole.session.tokens[:] = tokens[:-1]
                 logits = self._alone(whole).step(tokens[-1])
                 if _other(logits, values):
-                    self._wholes.pop(number)
+                    self._wholes.pop(number, None)
                     raise EngineError(text("DS4D-OURS-14"))
             while len(self._checked) >= self._machine.limits.max_sessions:
                 self._checked.pop(next(iter(self._checked)))

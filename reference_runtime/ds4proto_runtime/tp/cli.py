@@ -76,6 +76,11 @@ def _run(options: TpRunOptions) -> int:
         chunk=options.prefill_chunk,
         model_id=engine.identity.model_id,
     )
+    if leading and options.temp and env.top2:
+        raise WrongUsage(
+            "--temp draws from all logits, but with DS4_TP_GREEDY_TOP2 the worker sends"
+            " the two best of its half alone: give --temp 0, or unset it on both ranks"
+        )
     for note in env.notes:
         log_line(f"ds4-tp: {note}")
     if rules_of(options.dialect).features:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ds4proto_runtime.pipeline.generation import Sampler
+from ds4proto_runtime.tp.cli import run_tensor_parallel
 from ds4proto_runtime.tp.options import parse_options
 from ds4proto_runtime.tp.runner import Runner
 from ds4proto_runtime.tp.toy import ToyTpEngine
@@ -62,3 +63,12 @@ def test_each_session_samples_from_a_seed_of_its_own(tmp_path: Path) -> None:
 def test_wrong_words_are_refused(words: str, told: str) -> None:
     with pytest.raises(WrongUsage, match=told):
         parse_options(f"{LEADER} {words}".split())
+
+
+def test_half_of_the_logits_is_nothing_to_sample_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DS4_TP_GREEDY_TOP2", "1")
+    options = parse_options(f"{LEADER} --dialect v9w --temp 0.5 -p 1,2".split())
+    with pytest.raises(WrongUsage, match="DS4_TP_GREEDY_TOP2"):
+        run_tensor_parallel(options)
