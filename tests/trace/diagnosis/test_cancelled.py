@@ -31,7 +31,7 @@ def answer(number: int, at: int) -> bytes:
                   telemetry=telemetry(pos0=at))  # fmt: skip
 
 
-def test_fr_041_a_cancel_after_three_of_eight_chunks_is_no_fault(
+def test_a_cancel_after_three_of_eight_chunks_is_no_fault(
     script: Script,
 ) -> None:
     line = worker(script)
@@ -48,7 +48,7 @@ def test_fr_041_a_cancel_after_three_of_eight_chunks_is_no_fault(
     assert "2 tokens of a session that stood at 6 are computed again" in replay.sentence
 
 
-def test_fr_041_a_cancel_that_closes_the_connection_is_not_the_workers_fault(
+def test_a_cancel_that_closes_the_connection_is_not_the_workers_fault(
     script: Script,
 ) -> None:
     line = worker(script)

@@ -37,7 +37,7 @@ from tests.trace.diagnosis.script import (
 # -- who speaks what
 
 
-def test_fr_001_the_other_byte_order_is_named(script: Script) -> None:
+def test_the_other_byte_order_is_named(script: Script) -> None:
     good, odd = worker(script), script.dial(Endpoint("10.0.0.3", 40001), COORDINATOR)
     script.say(odd, "a>b", struct.pack("<III", 0x44533444, 1, 40) + bytes(40))
     script.say(good, "b>a", work(1, STATE))
@@ -48,7 +48,7 @@ def test_fr_001_the_other_byte_order_is_named(script: Script) -> None:
     assert "stream 2" in found.sentence
 
 
-def test_fr_002_and_045_extensions_are_told_by_bit(script: Script) -> None:
+def test_extensions_are_told_by_bit(script: Script) -> None:
     line = worker(script)
     script.say(line, "b>a", work(1, STATE, flags=0x11 | 2 | 4))
     script.say(line, "b>a", work(2, STATE, flags=0x1 | 0x4000))
@@ -60,19 +60,19 @@ def test_fr_002_and_045_extensions_are_told_by_bit(script: Script) -> None:
     assert unknown.severity == "warning"
 
 
-def test_fr_002_the_inbox_frame_of_a_fork_is_known() -> None:
+def test_the_inbox_frame_of_a_fork_is_known() -> None:
     found = of(capture("ds4d/l_s2_ipc_anyei"), "identity.extension")
     assert "type 10 (IPC_INBOX)" in {f.numbers["extension"] for f in found}
 
 
-def test_fr_004_a_wrong_layer_count_is_refused_in_words() -> None:
+def test_a_wrong_layer_count_is_refused_in_words() -> None:
     found = one(capture("ds4d/h_hello_reject_layers"), "route.error")
     assert found.severity == "severe"
     assert "layer count mismatch: worker=9 coordinator=8" in found.sentence
     assert found.clause == "DS4D-HELLO-08"
 
 
-def test_fr_005_the_older_side_and_what_changed_are_named() -> None:
+def test_the_older_side_and_what_changed_are_named() -> None:
     found = one(capture("ds4t/x_leader7_worker9"), "identity.version")
     assert "the leader speaks version 7, the worker version 9" in found.sentence
     assert "the leader is older" in found.sentence
@@ -83,9 +83,7 @@ def test_fr_005_the_older_side_and_what_changed_are_named() -> None:
     ("bit", "name"),
     [(1, ""), (5, "GREEDY_TOP2"), (8, "FIRST_EXPERT=1"), (27, "bit 27")],
 )
-def test_fr_006_the_differing_switch_is_named(
-    script: Script, bit: int, name: str
-) -> None:
+def test_the_differing_switch_is_named(script: Script, bit: int, name: str) -> None:
     control = script.dial(RANK, LEADER)
     base = {**TP_HELLO, "version": 9, "runtime_features": 0}
     script.say(control, "b>a", ds4t("HELLO", "v9w", **base, role=1, ctx_size=256))
@@ -99,7 +97,7 @@ def test_fr_006_the_differing_switch_is_named(
     assert name in found.sentence
 
 
-def test_fr_007_settings_that_no_hello_carries_are_compared(tmp_path: Path) -> None:
+def test_settings_that_no_hello_carries_are_compared(tmp_path: Path) -> None:
     logs = []
     for rank, limit in (("worker", 750), ("leader", 5000)):
         log = tmp_path / f"{rank}.log"
@@ -114,7 +112,7 @@ def test_fr_007_settings_that_no_hello_carries_are_compared(tmp_path: Path) -> N
     assert "the wire does not check it" in found.sentence
 
 
-def test_fr_008_contexts_that_differ_are_flagged_though_accepted(
+def test_contexts_that_differ_are_flagged_though_accepted(
     script: Script,
 ) -> None:
     control = pair(script, ctx_size=8192)
@@ -125,7 +123,7 @@ def test_fr_008_contexts_that_differ_are_flagged_though_accepted(
     assert "SESSION_CREATE uses 4096" in found.sentence
 
 
-def test_fr_010_a_reverse_topology_is_no_fault(script: Script) -> None:
+def test_a_reverse_topology_is_no_fault(script: Script) -> None:
     line = script.dial(WORKER, COORDINATOR)
     first = {**HELLO, "layer_start": 0, "layer_end": 3, "has_output": 0}
     script.say(line, "a>b", ds4d("HELLO", **first))
@@ -134,7 +132,7 @@ def test_fr_010_a_reverse_topology_is_no_fault(script: Script) -> None:
     assert not [f for f in findings if f.code == "rule.broken"]
 
 
-def test_fr_075_the_side_without_rdma_is_named(script: Script) -> None:
+def test_the_side_without_rdma_is_named(script: Script) -> None:
     control = script.dial(RANK, LEADER)
     script.say(control, "b>a", ds4t("HELLO", **TP_HELLO, role=1, rdma_ok=1))
     script.say(control, "a>b", ds4t("HELLO", **TP_HELLO, role=2, rdma_ok=0))
@@ -163,7 +161,7 @@ def refuse(script: Script, listener: Endpoint, port: int) -> None:
     script.sink.packet(script.tick(), reset)
 
 
-def test_fr_012_refusals_before_the_partner_listens_are_no_fault(
+def test_refusals_before_the_partner_listens_are_no_fault(
     script: Script,
 ) -> None:
     for number in range(3):
@@ -181,14 +179,14 @@ def test_refusals_of_other_traffic_are_no_alarm(script: Script) -> None:
     assert one(script.done(), "connect.refused").severity == "note"
 
 
-def test_fr_012_a_partner_that_never_listens_is_one(script: Script) -> None:
+def test_a_partner_that_never_listens_is_one(script: Script) -> None:
     refuse(script, LEADER, 41000)
     found = one(script.done(), "connect.refused")
     assert found.severity == "severe"
     assert "nothing listened there" in found.sentence
 
 
-def test_fr_012_a_listener_that_never_answers_is_told_by_phase(script: Script) -> None:
+def test_a_listener_that_never_answers_is_told_by_phase(script: Script) -> None:
     control = script.dial(RANK, LEADER)
     script.say(control, "a>b", ds4t("HELLO", **TP_HELLO, role=2))
     control.fin(script.tick(10_000), "a>b")
@@ -197,7 +195,7 @@ def test_fr_012_a_listener_that_never_answers_is_told_by_phase(script: Script) -
     assert "the worker sent its hello and 0 bytes came back in 10 s" in found.sentence
 
 
-def test_fr_012_a_connection_without_a_byte_waits_for_hello(script: Script) -> None:
+def test_a_connection_without_a_byte_waits_for_hello(script: Script) -> None:
     pair(script)
     silent = script.dial(Endpoint("10.0.0.9", 45000), LEADER)
     silent.fin(script.tick(10_000), "a>b")
@@ -206,7 +204,7 @@ def test_fr_012_a_connection_without_a_byte_waits_for_hello(script: Script) -> N
     assert "10 s" in found.sentence
 
 
-def test_fr_015_half_open_peers_are_listed(script: Script) -> None:
+def test_half_open_peers_are_listed(script: Script) -> None:
     for number in range(100):
         line = script.dial(Endpoint("10.0.0.7", 42000 + number), COORDINATOR)
         script.say(line, "a>b", ds4d("HELLO", **HELLO)[:11])
@@ -219,7 +217,7 @@ def test_fr_015_half_open_peers_are_listed(script: Script) -> None:
 # -- frames and rules
 
 
-def test_fr_020_absent_is_not_valid_and_four_faults_have_four_names(
+def test_absent_is_not_valid_and_four_faults_have_four_names(
     script: Script,
 ) -> None:
     line = worker(script)
@@ -242,7 +240,7 @@ CUTS: tuple[tuple[str, Callable[[bytes], bytes], str, str], ...] = (
 @pytest.mark.parametrize(
     ("where", "cut", "code", "said"), CUTS, ids=lambda v: str(v)[:9]
 )
-def test_fr_047_a_cut_link_says_who_where_and_how_much(
+def test_a_cut_link_says_who_where_and_how_much(
     script: Script, where: str, cut: Callable[[bytes], bytes], code: str, said: str
 ) -> None:
     line = worker(script)
@@ -267,7 +265,7 @@ def test_fr_047_a_cut_link_says_who_where_and_how_much(
 # -- pipelines
 
 
-def test_fr_039_snapshot_ids_leave_no_gap(script: Script) -> None:
+def test_snapshot_ids_leave_no_gap(script: Script) -> None:
     line = worker(script)
     for number in (10, 11, 12):
         script.say(line, "b>a", work(number, STATE, pos0=2 * number))
@@ -283,7 +281,7 @@ def test_fr_039_snapshot_ids_leave_no_gap(script: Script) -> None:
     assert not of(findings, "route.request-missing")
 
 
-def test_fr_043_a_refusal_on_the_same_route_and_a_lost_one_are_told_apart() -> None:
+def test_a_refusal_on_the_same_route_and_a_lost_one_are_told_apart() -> None:
     kept = one(capture("ds4d/g_kill_between_requests_s2"), "route.replay")
     assert "refused request 4 ('worker KV prefix hash mismatch')" in kept.sentence
     assert "on a route that stayed up" in kept.sentence
@@ -291,7 +289,7 @@ def test_fr_043_a_refusal_on_the_same_route_and_a_lost_one_are_told_apart() -> N
     assert "registered again: the connection was lost" in lost.sentence
 
 
-def test_fr_046_sessions_on_one_connection_and_idle_nodes(script: Script) -> None:
+def test_sessions_on_one_connection_and_idle_nodes(script: Script) -> None:
     line = worker(script)
     script.say(line, "b>a", work(1, STATE, session=1))
     script.say(line, "b>a", work(1, STATE, session=2))
@@ -305,7 +303,7 @@ def test_fr_046_sessions_on_one_connection_and_idle_nodes(script: Script) -> Non
     assert "worker 4:output computes" in idle.sentence
 
 
-def test_fr_049_a_killed_worker_and_a_stopped_one(script: Script) -> None:
+def test_a_killed_worker_and_a_stopped_one(script: Script) -> None:
     killed = one(capture("ds4d/g_kill_mid_request_s2"), "end.peer-gone")
     assert killed.sentence.startswith("worker 4:output went away first")
     assert "the last request it answered is 3" in killed.sentence
@@ -321,7 +319,7 @@ def test_fr_049_a_killed_worker_and_a_stopped_one(script: Script) -> None:
     assert "the last request it answered is 1" in stopped.sentence
 
 
-def test_fr_049_a_worker_that_stops_while_the_capture_goes_on(script: Script) -> None:
+def test_a_worker_that_stops_while_the_capture_goes_on(script: Script) -> None:
     line = worker(script)
     script.say(line, "b>a", work(1, STATE))
     script.dial(Endpoint("10.0.0.9", 45000), COORDINATOR).open(script.tick(5000))
@@ -333,7 +331,7 @@ def test_fr_049_a_worker_that_stops_while_the_capture_goes_on(script: Script) ->
 # -- values
 
 
-def test_fr_029_an_8_bit_row_of_four_more_bytes_is_ambiguous(script: Script) -> None:
+def test_an_8_bit_row_of_four_more_bytes_is_ambiguous(script: Script) -> None:
     line = worker(script)
     script.say(line, "b>a", work(1, STATE))
     narrow = bytes(range(1, 69)) * 2
@@ -342,7 +340,7 @@ def test_fr_029_an_8_bit_row_of_four_more_bytes_is_ambiguous(script: Script) -> 
     assert any("ambiguous" in f.sentence for f in found)
 
 
-def test_fr_030_swapped_16_bit_values_are_recognised(script: Script) -> None:
+def test_swapped_16_bit_values_are_recognised(script: Script) -> None:
     line = worker(script)
     values = np.tile(np.array([1.0, 2.0], "<f2"), 32)
     script.say(line, "b>a", work(1, values.tobytes(), input_hc_bits=16))
@@ -352,7 +350,7 @@ def test_fr_030_swapped_16_bit_values_are_recognised(script: Script) -> None:
     assert "payload looks byte-swapped" in found.sentence
 
 
-def test_fr_032_a_value_of_70000_is_named_by_hop(script: Script) -> None:
+def test_a_value_of_70000_is_named_by_hop(script: Script) -> None:
     line = worker(script)
     values = np.linspace(-1, 1, 128, dtype="<f4")
     values[7], values[8] = 70_000, 1e-9
@@ -367,14 +365,14 @@ def test_fr_032_a_value_of_70000_is_named_by_hop(script: Script) -> None:
     assert flush.numbers["at_8"] == 1
 
 
-def test_fr_038_ranks_that_hold_different_states() -> None:
+def test_ranks_that_hold_different_states() -> None:
     found = one(capture("ds4t/v9_debug_hash_divergence"), "tp.diverged")
     assert "from comparison 2 on" in found.sentence
     assert "1 comparison before agreed" in found.sentence
     assert "own half" in found.next_step
 
 
-def test_fr_055_a_control_that_differs_makes_no_verdict(tmp_path: Path) -> None:
+def test_a_control_that_differs_makes_no_verdict(tmp_path: Path) -> None:
     def run(name: str, noise: float) -> Path:
         made = Script(tmp_path / name)
         line = worker(made)

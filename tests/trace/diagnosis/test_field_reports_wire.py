@@ -46,7 +46,7 @@ from tests.trace.diagnosis.script import (
     [(128, "token 2, layer 20, FFN"), (214, "token 3, layer 20, FFN"),
      (1, "token 1, layer 0, ATTN")],
 )  # fmt: skip
-def test_fr_056_gate_numbers_of_a_log_become_places(
+def test_gate_numbers_of_a_log_become_places(
     tmp_path: Path, seq: int, place: str
 ) -> None:
     log = tmp_path / "worker.log"
@@ -61,7 +61,7 @@ def test_fr_056_gate_numbers_of_a_log_become_places(
     assert "is assumed" in guessed.sentence
 
 
-def test_fr_056_a_glm_schedule_follows_its_three_numbers(tmp_path: Path) -> None:
+def test_a_glm_schedule_follows_its_three_numbers(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_text("ds4-tp: timeout waiting gate seq 77 (recv_done 76)\n")
     glm = Schedule(78, 75, 7, 2)
@@ -70,7 +70,7 @@ def test_fr_056_a_glm_schedule_follows_its_three_numbers(tmp_path: Path) -> None
     assert "token 2, layer 4, FFN" in found.sentence
 
 
-def test_fr_056_a_hello_beside_the_log_gives_the_schedule(tmp_path: Path) -> None:
+def test_a_hello_beside_the_log_gives_the_schedule(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_text("ds4-tp: timeout waiting gate seq 6 (recv_done 5)\n")
     findings = diagnose([ROOT / "ds4t/v10_gate_timeout_50ms.pcap", log])
@@ -80,7 +80,7 @@ def test_fr_056_a_hello_beside_the_log_gives_the_schedule(tmp_path: Path) -> Non
     assert "the leader gave up first" in late.sentence
 
 
-def test_fr_103_gates_times_gate_time_stand_beside_the_token() -> None:
+def test_gates_times_gate_time_stand_beside_the_token() -> None:
     found = one(capture("ds4t/v10_decode8"), "tp.time")
     assert "4 gates a token x" in found.sentence
     assert found.numbers["gates_per_token"] == 4
@@ -102,7 +102,7 @@ INFO: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("name", "gid", "sound"), GIDS, ids=lambda v: str(v)[:10])
-def test_fr_061_a_gid_without_ipv4_is_the_cause(
+def test_a_gid_without_ipv4_is_the_cause(
     script: Script, name: str, gid: bytes, sound: bool
 ) -> None:
     control = pair(script, rdma_ok=1)
@@ -113,7 +113,7 @@ def test_fr_061_a_gid_without_ipv4_is_the_cause(
         assert "no IPv4-mapped GID: give the interface an IPv4" in found[0].sentence
 
 
-def test_fr_063_a_gid_that_changes_between_set_ups(script: Script) -> None:
+def test_a_gid_that_changes_between_set_ups(script: Script) -> None:
     for number, last in enumerate((1, 2)):
         rank = Endpoint("10.0.0.2", 50000 + 10 * number)
         leader = Endpoint("10.0.0.1", 9911 + number)
@@ -142,7 +142,7 @@ def rdma_pair(script: Script, *, ready: bool = True) -> TcpConversation:
 
 
 @pytest.mark.parametrize(("pause", "stale"), [(1800, True), (2, False)])
-def test_fr_072_a_port_that_slept_is_no_gate_timeout(
+def test_a_port_that_slept_is_no_gate_timeout(
     script: Script, pause: int, stale: bool
 ) -> None:
     control = rdma_pair(script)
@@ -163,7 +163,7 @@ def test_fr_072_a_port_that_slept_is_no_gate_timeout(
         assert "start the pair again" in found[0].next_step
 
 
-def test_fr_072_a_start_that_fails_at_the_queue_pair_is_told_by_its_step(
+def test_a_start_that_fails_at_the_queue_pair_is_told_by_its_step(
     script: Script,
 ) -> None:
     control = rdma_pair(script, ready=False)
@@ -175,7 +175,7 @@ def test_fr_072_a_start_that_fails_at_the_queue_pair_is_told_by_its_step(
     assert "stood idle since is taken down and up again" in found[0].next_step
 
 
-def test_fr_065_native_infiniband_gets_no_address_advice(script: Script) -> None:
+def test_native_infiniband_gets_no_address_advice(script: Script) -> None:
     control = pair(script, rdma_ok=1)
     info = {**INFO, "link_layer": 1, "lid": 17}
     gid = bytes((0xFE, 0x80)) + bytes(13) + b"\x01"
@@ -187,7 +187,7 @@ def test_fr_065_native_infiniband_gets_no_address_advice(script: Script) -> None
     assert not of(findings, "rdma.gid")
 
 
-def test_fr_051_a_message_before_its_receive_is_lost_on_uc() -> None:
+def test_a_message_before_its_receive_is_lost_on_uc() -> None:
     findings = diagnose(
         [ROOT / f"rdma/uc_first_gate_lost.{kind}.pcap" for kind in ("control", "roce")]
     )
@@ -196,7 +196,7 @@ def test_fr_051_a_message_before_its_receive_is_lost_on_uc() -> None:
     assert "UC drops such a message in silence" in found.sentence
 
 
-def test_fr_073_a_late_receive_names_the_timer() -> None:
+def test_a_late_receive_names_the_timer() -> None:
     findings = diagnose(
         [ROOT / f"rdma/rc_first_gate_rnr.{kind}.pcap" for kind in ("control", "roce")]
     )
@@ -216,13 +216,13 @@ def test_gates_over_rdma_cannot_be_seen_and_it_says_so() -> None:
 # -- the network
 
 
-def test_fr_099_a_link_of_77_ms_is_called_slow(tmp_path: Path) -> None:
+def test_a_link_of_77_ms_is_called_slow(tmp_path: Path) -> None:
     found = one(diagnose(slow_round_trip(tmp_path)), "tcp.round-trip")
     assert found.sentence.startswith("slow link")
     assert "77 ms" in found.sentence
 
 
-def test_fr_102_small_writes_and_delayed_acknowledgements(tmp_path: Path) -> None:
+def test_small_writes_and_delayed_acknowledgements(tmp_path: Path) -> None:
     findings = diagnose(delayed_acks(tmp_path))
     pauses = one(findings, "tcp.delayed-ack")
     assert pauses.severity == "warning"
@@ -234,7 +234,7 @@ def test_fr_102_small_writes_and_delayed_acknowledgements(tmp_path: Path) -> Non
     assert told.numbers["hidden_bytes_per_token"] == 256
 
 
-def test_fr_077_a_recording_that_was_broken_off_says_so(tmp_path: Path) -> None:
+def test_a_recording_that_was_broken_off_says_so(tmp_path: Path) -> None:
     whole = tmp_path / "whole.pcapng"
     with PcapngWriter(whole) as writer:
         line = TcpConversation(writer, WORKER, COORDINATOR)
@@ -314,7 +314,7 @@ def test_a_request_that_never_passed_is_missed(script: Script) -> None:
     assert "request 3 never passed here: after request 2 came 4" in found.sentence
 
 
-def test_fr_039_older_builds_count_snapshots_among_their_requests(
+def test_older_builds_count_snapshots_among_their_requests(
     script: Script,
 ) -> None:
     line = worker(script)
@@ -330,7 +330,7 @@ def test_fr_039_older_builds_count_snapshots_among_their_requests(
     assert not of(script.done(), "route.request-missing")
 
 
-def test_fr_102_a_header_that_goes_alone_counts(script: Script) -> None:
+def test_a_header_that_goes_alone_counts(script: Script) -> None:
     line = worker(script)
     script.say(line, "b>a", work(1, STATE))
     for number in range(2, 6):

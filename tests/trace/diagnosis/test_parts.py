@@ -168,7 +168,7 @@ def test_the_first_other_gate_is_named(tmp_path: Path) -> None:
     assert found.place == "token 2, layer 1, ATTN (seq 7), partial of the leader"
 
 
-def test_fr_054_a_partial_that_changed_on_the_way_is_named(tmp_path: Path) -> None:
+def test_a_partial_that_changed_on_the_way_is_named(tmp_path: Path) -> None:
     files = two_sides(tmp_path, way=0.001, late=0.0)
     data = files[1].read_bytes()
     at = data.index(bytes([7, 0]) * 32)
@@ -319,7 +319,7 @@ def test_a_text_that_no_clause_declares_is_told_as_well(tmp_path: Path) -> None:
         ("send: Broken pipe", "had closed the connection", "it ended first"),
     ],
 )  # fmt: skip
-def test_fr_011_what_the_system_said_has_a_cause_and_a_step(
+def test_what_the_system_said_has_a_cause_and_a_step(
     tmp_path: Path, line: str, meaning: str, step: str
 ) -> None:
     log = tmp_path / "worker.log"

@@ -66,7 +66,7 @@ def found(*files: Path) -> Finding:
     return one(diagnose(files), "compare.transports")
 
 
-def test_fr_058_rdma_is_told_from_tensor_parallelism(tmp_path: Path) -> None:
+def test_rdma_is_told_from_tensor_parallelism(tmp_path: Path) -> None:
     files = [
         pipeline(tmp_path / "a.pcap", RIGHT),
         pair(tmp_path / "b.pcap", ROUNDED, rdma=False),
@@ -87,7 +87,7 @@ def test_fr_058_rdma_is_told_from_tensor_parallelism(tmp_path: Path) -> None:
     assert told.numbers["tensor parallelism over RDMA"] == pytest.approx(far, rel=1e-4)
 
 
-def test_fr_058_tensor_parallelism_is_told_from_rdma(tmp_path: Path) -> None:
+def test_tensor_parallelism_is_told_from_rdma(tmp_path: Path) -> None:
     told = found(
         pipeline(tmp_path / "a.pcap", RIGHT),
         pair(tmp_path / "b.pcap", WRONG, rdma=False),
@@ -96,7 +96,7 @@ def test_fr_058_tensor_parallelism_is_told_from_rdma(tmp_path: Path) -> None:
     assert "Tensor parallelism is wrong over every transport" in told.sentence
 
 
-def test_fr_058_a_deadlock_over_both_transports_is_no_transports_fault(
+def test_a_deadlock_over_both_transports_is_no_transports_fault(
     tmp_path: Path,
 ) -> None:
     told = found(
