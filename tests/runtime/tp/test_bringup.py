@@ -144,7 +144,7 @@ def test_a_hello_that_is_cut_short_is_turned_away_with_the_exchange_text() -> No
 def test_a_second_worker_in_the_place_of_the_data_connection_is_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Upstream takes its hello for a gate (facts, 13, 2: got l=9).
+    """Upstream takes its hello for a gate (got l=9).
 
     Whether the leader still reads the first hello as the racer speaks is a matter of
     luck; the racer is closed and named either way.

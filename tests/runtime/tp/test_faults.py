@@ -73,7 +73,7 @@ def test_a_leader_that_stops_is_named_by_the_worker(fault: str, phase: str) -> N
 
 @pytest.mark.parametrize("role", ["leader", "worker"])
 def test_a_wrong_sequence_number_is_told_apart(role: str) -> None:
-    """The text is measured (facts, 12): got and want, then the end of the gate."""
+    """The text is measured: got and want, then the end of the gate."""
     other, status = _struck(role, "skip-seq=4")
     assert status == FAILED
     assert "ds4-tp: gate desync: got l=0 g=1 seq=3, want l=0 g=1 seq=2" in other.err
@@ -117,7 +117,7 @@ def test_foreign_bytes_on_the_data_connection_are_shown() -> None:
 
 
 def test_a_dead_worker_is_found_at_once_where_gates_have_no_idle_limit() -> None:
-    """v7 waits for ever over TCP (facts, 2); ours looks at the control connection."""
+    """v7 waits for ever over TCP; ours looks at the control connection."""
     leader, status = _struck("worker", "cut=4", "--gate-total", "3600", dialect="v7")
     assert status == LOST
     assert "rank 0: token 1, layer 0, FFN row gate, seq 2" in leader.err
@@ -193,7 +193,7 @@ def test_another_model_ends_both_with_status_1() -> None:
 
 
 def test_two_versions_are_told_apart_and_the_way_out_is_named() -> None:
-    """v7 says 64 bytes, v14 88: the shorter hello's side prints both (facts, 3.2)."""
+    """v7 says 64 bytes, v14 88: the shorter hello's side prints both."""
     words = ("--script", "create", "--dialect", "v7")
     with processes(words, ("--dialect", "v14")) as (leader, worker):
         assert leader.end() == FAILED

@@ -121,7 +121,7 @@ def test_rows_cross_both_ways(spin: SpinChoice) -> None:
 
 
 def test_a_bulk_gate_of_4_mib_does_not_block_with_208_kib_buffers() -> None:
-    """Two real ranks of v7 or v9w block each other there (facts, 6.2)."""
+    """Two real ranks of v7 or v9w block each other there."""
     size = 4 << 20
     out = [np.full(size // 4, rank, np.float32) for rank in (1, 2)]
     back = [np.zeros(size // 4, np.float32) for _ in (1, 2)]
@@ -180,7 +180,7 @@ def test_silence_ends_a_gate_at_the_idle_limit() -> None:
 
 
 def test_single_bytes_hold_a_gate_open_only_to_the_total_limit() -> None:
-    """An idle limit alone would allow hours (facts, 13, 5)."""
+    """An idle limit alone would allow hours."""
     with _two(GateLimits(idle=10.0, total=0.5)) as (a, b, _):
         stop = threading.Event()
 
@@ -333,7 +333,7 @@ def _allocated(run: Callable[[], None]) -> tuple[int, int]:
 
 def test_a_slab_has_the_regions_of_the_schema_and_a_cap() -> None:
     slab = Slab(2, 16)
-    assert slab.memory.nbytes == 2656  # measured (facts, 8)
+    assert slab.memory.nbytes == 2656  # measured
     assert len(slab.row_out) == 4
     own, peer = slab.batch(1, 3)
     assert own.nbytes == peer.nbytes == 3 * 64

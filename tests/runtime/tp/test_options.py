@@ -255,7 +255,7 @@ def test_the_resume_variable_of_glm() -> None:
 
 
 def test_the_feature_word_of_v9w() -> None:
-    assert v9w_features(256, top2=False) == 0x8000  # measured (facts, 14.2)
+    assert v9w_features(256, top2=False) == 0x8000  # measured
     assert v9w_features(256, top2=True) == 0x8020
 
 

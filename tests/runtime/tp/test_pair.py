@@ -164,7 +164,7 @@ def test_token_by_token_prefill_where_both_ranks_ask_for_it() -> None:
 
 
 def test_the_gates_of_a_prefill_are_those_of_the_lockstep_plan() -> None:
-    """35 tokens from position 0: rows 18 swapped, then 35 (facts, 9.3 and 9.4)."""
+    """35 tokens from position 0: rows 18 swapped, then 35."""
     seen: list[tuple[int, int]] = []
     with pair(toy(V4)) as found:
         transport: Any = found.leader.rank.transport
@@ -312,7 +312,7 @@ def test_dialects_that_are_not_spoken_are_refused_with_the_reason(
 
 
 def test_another_model_is_refused_in_the_words_of_the_hello() -> None:
-    """The text and its order of words are measured (facts, 3.2 check 5)."""
+    """The text and its order of words are measured."""
     other = ToyShape(n_layer=3, n_embd=32, n_vocab=64, gguf_bytes=8)
     with (
         pytest.raises(PairError, match=r"tp hello: model mismatch \(peer gguf=8 id=0"),

@@ -63,7 +63,7 @@ def test_another_prompt_starts_over(runner: Runner) -> None:
 
 
 def test_a_shorter_prompt_starts_over_too(runner: Runner) -> None:
-    """There is no implicit rewind (facts, 9.4)."""
+    """There is no implicit rewind."""
     runner.sync(A, PROMPT)
     assert runner.plan(A, PROMPT[:4]).start == 0
     runner.sync(A, PROMPT[:4])
@@ -168,7 +168,7 @@ def test_sessions_that_are_not_there_or_not_valid_are_refused(runner: Runner) ->
 
 
 def test_a_leader_that_reports_more_progress_is_answered() -> None:
-    """How many points 1 and 2 a prefill has depends on the engine (facts, 5.1)."""
+    """How many points 1 and 2 a prefill has depends on the engine."""
     settings = options(plan=PlanOptions(chunk=4))
     with pair(toy(SHAPE), settings) as found:
         leader = found.leader
@@ -213,7 +213,7 @@ def test_after_a_failed_gate_nothing_but_stop_is_said() -> None:
 
 
 def test_a_leader_that_leaves_before_its_verdict_is_named() -> None:
-    """The text is measured (facts, 13, 16)."""
+    """The text is measured."""
     with pair(toy(SHAPE)) as found:
         leader = found.leader
         known = leader.create(64)

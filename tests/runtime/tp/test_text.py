@@ -196,7 +196,7 @@ class _Counted:
 def test_batches_start_at_a_number_of_ready_sessions(
     ready: int, start: int | None, calls: list[tuple[str, int]]
 ) -> None:
-    """CUDA V4.1 batches from five ready sessions up (facts, 10)."""
+    """CUDA V4.1 batches from five ready sessions up."""
     counted = _Counted()
     rows = decode_round(counted, [(k, 1) for k in range(ready)], start)
     assert len(rows) == ready
@@ -233,7 +233,7 @@ def test_the_greedy_verdict(
 
 
 def test_five_accepted_of_six_are_replayed_not_kept() -> None:
-    """At most four tokens of a block are kept as a prefix (facts, 4.3)."""
+    """At most four tokens of a block are kept as a prefix."""
     rows = [_best(token) for token in (2, 3, 4, 5, 7, 0)]
     found = verdict_on([1, 2, 3, 4, 5, 6], _best(1), rows, prefix_commit=True)
     assert found == (REPLAY, 5)
