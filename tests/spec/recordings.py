@@ -220,6 +220,16 @@ def altered(
     return _instead("edited", change)
 
 
+def placed(when: When, **words: Any) -> Fault:
+    """Put the frames that fit on another connection, or in another direction."""
+
+    def change(found: Rows) -> Rows:
+        replace = msgspec.structs.replace
+        return [replace(row, **words) if when(row) else row for row in found]
+
+    return _instead("edited", change)
+
+
 def dropped(when: When) -> Fault:
     """Leave the frames out that fit."""
     return _instead("edited", lambda found: [row for row in found if not when(row)])

@@ -12,6 +12,7 @@ from tests.spec.recordings import (
     facts,
     moved,
     of,
+    placed,
     rows,
 )
 from tests.spec.tp_showing import shows
@@ -134,7 +135,7 @@ def pictures_travel_as_rows_and_are_answered_like_a_prompt() -> None:
     (
         "DS4T-FLOW-02",
         "a gate on the control connection",
-        altered(lambda r: r.type == "GATE_ROW", stray=True),
+        placed(lambda r: r.type == "GATE_ROW", stream=1),
     ),
 )
 def gates_and_control_frames_keep_to_their_connections() -> None:
@@ -142,7 +143,7 @@ def gates_and_control_frames_keep_to_their_connections() -> None:
         found = rows(f"ds4t/{stem}")
         control = of(found, "HELLO")[0].stream
         for row in found:
-            on_control = row.stream == control or "stray" in row.fields
+            on_control = row.stream == control
             assert on_control != (row.type in GATES), (stem, row.type)
 
 
