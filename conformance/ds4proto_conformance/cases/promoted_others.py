@@ -44,7 +44,10 @@ def for_coordinator(told: Told) -> Callable[..., None]:
             "n_layers": f.n_layers, "layer_start": f.layer_end + 1,
         })  # fmt: skip
         if peer.apart:
-            raise NotApplicable("a HELLO whose port nobody listens on, see apart")
+            raise NotApplicable(
+                "the coordinator dials the port that a HELLO announces; the one of"
+                " this finding announces one at which nobody listens"
+            )
         clause = told["clause"] or told["clauses"][0]
         wire = _given(peer, told["steps"])
         _due(peer, wire, told["due"], clause, asked=told["asked"])

@@ -23,6 +23,7 @@ from ds4proto_fuzz.watch import Gauge
 
 from ds4proto.errors import Ds4ProtoError
 from ds4proto.peer import PeerLost
+from ds4proto.peer.connect import free_ports
 
 STEP = Step("data", "WORK", b"x")
 
@@ -124,7 +125,7 @@ def test_a_script_waits_for_no_peer_for_ever(role: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         if role != "tp-leader":  # it listens itself
-            silent.close()
+            (port,) = free_ports(1)
         done = subprocess.run(
             [sys.executable, "-I", str(path), "127.0.0.1", str(port)],
             capture_output=True, text=True, timeout=120, check=True,

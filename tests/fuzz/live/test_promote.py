@@ -46,7 +46,7 @@ def case_id(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def verdict(name: str, peer: str, role: Role = "worker") -> dict[str, str]:
-    settings = CheckSettings(peer, role, patience=10.0, connect=30.0)
+    settings = CheckSettings(peer, role, patience=30.0, connect=120.0)
     report, status = check(settings, only=[name])
     assert status in (ExitCode.PASSED, ExitCode.FAILED, ExitCode.PEER_LOST)
     return {line["id"]: line["verdict"] for line in report.cases.values()}
