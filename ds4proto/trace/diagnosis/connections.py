@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ds4proto.pcap.types import Endpoint
+from ds4proto.trace.decoder import ORDER_WINDOW
 from ds4proto.trace.diagnosis.check import Scene
 from ds4proto.trace.diagnosis.finding import Evidence
 from ds4proto.trace.rows import FrameRow
@@ -25,7 +26,7 @@ __all__ = ["Close", "Connection", "Connections", "Hole"]
 _CLOSES: Final = 6
 _SHOWN_UNDECODED: Final = 4
 _WAYS: Final[tuple[Direction, Direction]] = ("a>b", "b>a")
-_MOST_HOLES: Final = 256
+_MOST_HOLES: Final = 2 * ORDER_WINDOW
 TRUST: Final = 32
 """Whole frames behind a hole from which what follows is judged as if it were not."""
 _KIND: Final = {"fin": "closed", "rst": "reset"}
@@ -57,11 +58,15 @@ class Hole:
         Time of the last bytes before it, and of the first ones behind it.
     until : float
         When the frames behind it made the connection known again.
+    first, past : int
+        Stream offsets of its first byte and of the one behind it; 0 where not known.
     """
 
     direction: str
     begin: float
     end: float
+    first: int = 0
+    past: int = 0
     until: float = float("inf")
     left: int = TRUST
 
@@ -168,10 +173,28 @@ class Connections:
             held.begun = held.begun or (row.type == "HELLO" and not row.stream_offset)
             if held.frames == TRUST:
                 held.trusted = row.time
+            self._inside(held, row)
             self._heal(held, row)
             return
         if row.length and len(held.undecoded) < _SHOWN_UNDECODED:
             held.undecoded.append(row)
+
+    @staticmethod
+    def _inside(held: Connection, row: FrameRow) -> None:
+        """Forget holes in a payload whose frame says its length: values alone."""
+        if not held.holes or not held.syn_seen or row.protocol == "DS4B":
+            return  # offsets count from the SYN; a bulk gate does not say its length
+        past = row.stream_offset + row.length
+        inside = []
+        for place, hole in enumerate(held.holes):
+            if hole.direction != row.direction or not hole.past:
+                continue
+            if hole.first >= past:
+                break  # they come in order, some of them ahead of their rows
+            if hole.first >= row.stream_offset and hole.past <= past:
+                inside.append(place)
+        for place in reversed(inside):
+            del held.holes[place]
 
     @staticmethod
     def _heal(held: Connection, row: FrameRow) -> None:
@@ -190,10 +213,12 @@ class Connections:
         if len(held.holes) >= _MOST_HOLES:
             last = held.holes[-1]
             last.end, last.until, last.left = time, float("inf"), TRUST
+            last.first = last.past = 0
             if last.direction != gap.direction:
                 last.direction = ""
             return
-        held.holes.append(Hole(gap.direction, begin, time))
+        past = gap.offset + gap.length
+        held.holes.append(Hole(gap.direction, begin, time, gap.offset, past))
 
     def settle(self) -> None:
         """Learn what the decoder knows at the end."""

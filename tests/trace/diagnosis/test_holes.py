@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from ds4proto.pcap import build_tcp
+from ds4proto.trace.cut import Selection
 from ds4proto.trace.decoder import CaptureDecoder
 from ds4proto.trace.diagnosis import diagnose
 from ds4proto.trace.diagnosis.connections import TRUST
+from ds4proto.trace.redact import head_size
+from ds4proto.trace.rewriting import rewrite
 from tests.link.streams import ds4t, result, work
 from tests.trace.diagnosis.built import GATES, LEADER, RANK, STATE
 from tests.trace.diagnosis.script import ROOT, Script, of, one, pair, worker
@@ -163,3 +166,19 @@ def test_lost_bytes_of_a_payload_are_no_zeros(
     assert row.payload is not None
     assert (row.length, row.payload.length) == (1156, 1024)
     assert (row.payload.captured, row.payload.zeros) == (captured, captured // 4)
+
+
+def test_payloads_that_were_left_out_excuse_nobody(tmp_path: Path) -> None:
+    whole, headers = tmp_path / "whole.pcap", tmp_path / "headers.pcapng"
+    script = Script(whole)
+    line = worker(script)
+    for request, answer in (*((n, n) for n in range(1, 300)), (300, 999)):
+        script.say(line, "b>a", work(request, STATE))
+        script.say(line, "a>b", result(answer))
+    script.sink.close()
+    with headers.open("wb") as target:
+        choice = Selection(headers_only=True)
+        rewrite(str(whole), target, choice=choice, head=head_size, comment="")
+    for file in (whole, headers):
+        stray = one(diagnose([file]), "route.stray-answer")
+        assert stray.severity == "severe", file
