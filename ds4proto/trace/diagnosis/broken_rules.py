@@ -92,7 +92,8 @@ class RulesCheck:
             if refused is not None and refused.row is breach.row:
                 told.append(breach.row)
                 continue  # told with the end that followed
-            if self._at_the_end(breach.row):
+            of_length = breach.problem.path.endswith(".partial")
+            if self._at_the_end(breach.row) and (of_length or not breach.row.is_frame):
                 continue
             if clause not in _ELSEWHERE and not self._captured_late(breach):
                 if breach.problem.fatal:

@@ -182,3 +182,19 @@ def test_payloads_that_were_left_out_excuse_nobody(tmp_path: Path) -> None:
     for file in (whole, headers):
         stray = one(diagnose([file]), "route.stray-answer")
         assert stray.severity == "severe", file
+
+
+def test_a_gate_of_another_layer_is_told_though_the_capture_ends_with_it(
+    script: Script,
+) -> None:
+    control = pair(script)
+    script.say(control, "b>a", ds4t("SESSION_CREATE", session_id=1, ctx_size=256))
+    script.say(control, "a>b", ds4t("COMMAND_ACK", session_id=1, status=0))
+    data, rows = script.dial(GATES, LEADER), bytes(range(64)) * 4
+    script.say(control, "b>a", ds4t("SYNC", session_id=1, tokens=range(1, 5)))
+    first = ds4t("DS4B.GATE_BULK", layer=0, tag=0x0B16, seq=1)
+    script.say(data, "b>a", first + rows)
+    other = ds4t("DS4B.GATE_BULK", layer=7, tag=0x0B16, seq=1)
+    script.say(data, "a>b", other + rows)
+    broken = one(script.done(), "rule.broken")
+    assert (broken.severity, broken.clause) == ("severe", "DS4B-BULK-02")
