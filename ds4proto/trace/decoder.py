@@ -295,11 +295,20 @@ def _take_back(held: deque[FrameRow], late: FrameRow) -> None:
             if row.is_frame:
                 return
             continue
-        if not hole and row.fields.get("request") != late.fields.get("request"):
+        if not hole and _of_another(row, late):
             continue
         kept = tuple(p for p in row.problems if p.clause not in _ACROSS)
         if len(kept) < len(row.problems):
             held[place] = msgspec.structs.replace(row, problems=kept)
+
+
+def _of_another(answer: FrameRow, asked: FrameRow) -> bool:
+    """Tell whether an answer names another request or session."""
+    return any(
+        answer.fields[name] != asked.fields[name]
+        for name in ("request", "session_id")
+        if name in answer.fields and name in asked.fields
+    )
 
 
 def decode(source: Source, *, payload: PayloadMode = "summary") -> Iterator[FrameRow]:

@@ -26,9 +26,11 @@ def stale_link(
         f"{row.type} {row.fields.get('seq', '')} came after the pair had stood idle "
         f"for {ms(run.pause)}, and was the first over RDMA since: it did not end, and "
         f"the {gave_up.rank} {gave_up.how} {ms(wait)} later. An RDMA port that stops "
-        "working while it is idle looks like this; the gate timeout is not the cause",
+        "working while it is idle looks like this, and so does a rank that was killed; "
+        "the gate timeout is not the cause",
         {"idle_s": round(run.pause, 3)},
         (proof(row, file, "first after the pause"), *ends.proof(gave_up)),
+        "look at the last lines of the other rank first; then "
         "start the pair again, which sets the queue pairs up anew; if that fails too, "
         "take the port down and up on both machines (ds4proto preflight shows its "
         "state); a gate now and then keeps it awake",

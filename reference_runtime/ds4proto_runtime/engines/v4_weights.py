@@ -142,7 +142,13 @@ def from_gguf(path: Path) -> tuple[Any, FileSource]:
             f"{path}: architecture {arch!r}; the deepseek_v4 engine reads files"
             f" written by this package (architecture {ARCHITECTURE!r})"
         )
-    return DeepseekV4Config(**json.loads(text)), FileSource(weights)
+    try:
+        config = DeepseekV4Config(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise EngineError(
+            f"{path}: {ARCHITECTURE}.config is no configuration: {error}"
+        ) from None
+    return config, FileSource(weights)
 
 
 def read_model(path: Path) -> tuple[Any, Source | None, bool]:
