@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from ds4proto.schema.slab import slab_layout, slab_size
 from ds4proto.testing import captures_dir
-from ds4proto.trace import FrameRow
 from tests.spec import recordings
+from tests.spec.recorded_pairs import GATES, leader
 from tests.spec.recordings import (
     Segment,
     altered,
@@ -29,11 +29,6 @@ GENERIC: Final = "ds4t/v9_rdma_generic"
 DECODE: Final = "ds4t/v9_rdma_generic_decode"
 CONTROL, DATA = 1, 2
 """Numbers of the two connections."""
-GATES: Final = ("GATE_ROW", "GATE_BATCH", "GATE_BULK")
-
-
-def leader(row: FrameRow) -> bool:
-    return row.src_role == "leader"
 
 
 @shows(
