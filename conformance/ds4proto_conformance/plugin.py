@@ -187,6 +187,7 @@ class CaseItem(pytest.Item):
         if outcome.verdict.bad:
             raise CaseFailed(ticket(line, run.header))
         if not outcome.verdict.judged or outcome.verdict is Verdict.UNSUPPORTED:
+            # neither passed nor failed; the report has the verdict and its reason
             pytest.skip(f"{outcome.verdict}: {'; '.join(outcome.notes)}")
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
